@@ -1,0 +1,112 @@
+"""What a replay gives back: one record per request, and the health of the client itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from autotune.canonical import Json
+
+Failure = Literal[
+    "refused", "connect_timeout", "http_4xx", "http_5xx", "in_band_error", "cut", "stall",
+    "timeout", "wrong_length", "empty", "unparsable", "no_usage", "not_sent",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRequest:
+    """One request of a replay, ready to send.
+
+    `due_s`: seconds after the start of the replay. `prompt`: token ids. `measured`: False for ramp-in
+    and warm-up requests, which are sent but never counted. `after` is the index of the request whose
+    answer it waits for (then due = that answer's end + `gap_s`), or None.
+    """
+
+    index: int
+    due_s: float
+    prompt: Sequence[int]
+    output_tokens: int
+    measured: bool = True
+    after: int | None = None
+    gap_s: float = 0.0
+    session: str | None = None
+    turn: int = 0
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """What happened to one request. Times are seconds after the start of the replay (monotonic);
+    None where the event never came. `failure` None means success.
+
+    `due_s` is the moment the user would have pressed Enter; `sent_s` when the bytes were handed to
+    the socket; `first_token_s`/`last_token_s` the first/last token-bearing event (role-only and
+    usage-only chunks are not). `output_tokens` comes from the server's usage; `first_event_tokens`
+    is the number of tokens in the first token-bearing event (1 where not reported);
+    `max_gap_s` the longest gap between token-bearing events.
+    """
+
+    index: int
+    due_s: float
+    measured: bool
+    planned_input_tokens: int
+    planned_output_tokens: int
+    sent_s: float | None = None
+    headers_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    end_s: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_event_tokens: int = 1
+    events: int = 0
+    max_gap_s: float | None = None
+    status: int | None = None
+    failure: Failure | None = None
+    detail: str | None = None
+    session: str | None = None
+    turn: int = 0
+    worker: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientHealth:
+    """Proof that the client was not the bottleneck. Lags in seconds; `cpu_share` is CPU time over
+    wall time of the busiest worker."""
+
+    dispatch_lag_p99_s: float | None
+    loop_lag_p99_s: float | None
+    cpu_share: float | None
+    workers: int = 1
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayProgress:
+    """A glance at a running replay, for the terminal only; never scored."""
+
+    elapsed_s: float
+    total_s: float
+    sent: int
+    finished: int
+    failed: int
+    planned: int
+    ttft_p95_s: float | None = None
+    tpot_p95_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """All records of one replay, in index order, one per planned request.
+
+    `window_s` is (start, end) of the measured window by due time. `aborted` says why the replay was
+    ended early (`server_died`, `deadline`, `stopped`) or None.
+    """
+
+    records: tuple[RequestRecord, ...]
+    health: ClientHealth
+    window_s: tuple[float, float]
+    wall_s: float
+    aborted: str | None = None

@@ -1,0 +1,49 @@
+"""What to try next: the protocol between the study loop and a search method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.measure.outcome import Outcome
+from autotune.space.candidate import Candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A candidate to measure. `token` is the proposer's own handle for `tell`."""
+
+    candidate: Candidate
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A finished trial handed back on resume, so that the proposer can be rebuilt from files.
+
+    `values` are objective values in the order of the study's objectives (None unless measured),
+    `violations` constraint text -> normalised violation, `infeasible_reason` the reason code of a
+    failed launch.
+    """
+
+    candidate: Candidate
+    values: Sequence[float] | None
+    violations: Mapping[str, float]
+    infeasible_reason: str | None = None
+
+
+class Proposer(Protocol):
+    """Proposes candidates that were not launched before."""
+
+    def ask(self) -> Proposal | None:
+        """The next candidate, or None when the space is exhausted."""
+        ...
+
+    def tell(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Report how a proposal ended. Infeasible ones become violated constraints."""
+        ...
+
+    def seed(self, known: Sequence[Known]) -> None:
+        """Take over finished trials (baseline first); called once, before the first ask."""
+        ...

@@ -1,0 +1,113 @@
+"""What the user asked for, validated: the study file's schema (pydantic at the edge).
+
+Durations, sizes and percentages arrive here already as numbers (seconds, shares); `spec.units`
+reads their text forms, `spec.expressions` the objectives and constraints.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from autotune.spec.expressions import Constraint, Objective, parse_constraint, parse_objective
+from autotune.spec.units import parse_duration, parse_share
+
+
+def _objectives(value: object) -> list[Objective]:
+    items = value if isinstance(value, list) else [value]
+    return [item if isinstance(item, Objective) else parse_objective(item) for item in items]
+
+
+def _constraint(value: object) -> Constraint:
+    return value if isinstance(value, Constraint) else parse_constraint(value)
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+"""Seconds; `90`, `90s`, `1.5h`, `2h30m`."""
+Share = Annotated[float, BeforeValidator(parse_share)]
+"""A share of one; `0.01` or `1%`."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class FromEnv(_Model):
+    """A secret by name: its value stays in our own environment."""
+
+    from_env: str
+
+
+class EngineSpec(_Model):
+    """Which server, and how it is started."""
+
+    kind: Literal["vllm", "simulated", "generic", "sglang"] = "vllm"
+    launcher: Literal["process", "docker", "attach"] = "process"
+    image: str | None = None
+    command: tuple[str, ...] | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str | int | float | FromEnv] = Field(default_factory=dict)
+    gpus: tuple[int | str, ...] | None = None
+    mounts: tuple[str, ...] = ()
+    """`SOURCE:TARGET[:ro|rw]`, as docker writes them."""
+    shm_size: str | None = None
+    ipc: Literal["host", "private"] = "private"
+    port: int | None = Field(default=None, ge=1, le=65535)
+    url: str | None = None
+    startup_timeout: Duration = 900.0
+
+
+class WorkloadSpec(_Model):
+    """Which recorded traffic is replayed, and how much of it."""
+
+    path: str
+    format: str | None = None
+    window: Duration | None = None
+    time_scale: float = Field(default=1.0, gt=0)
+    """Above 1: faster than recorded (arrival times are divided by it)."""
+    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
+
+
+class BudgetSpec(_Model):
+    """When the search ends: whichever comes first. Confirmation of finalists is inside it."""
+
+    time: Duration | None = Field(default=None, gt=0)
+    trials: int | None = Field(default=None, ge=1)
+
+
+class SearchSpec(_Model):
+    """How candidates are proposed and finalists confirmed."""
+
+    sampler: Literal["tpe", "random"] = "tpe"
+    seed: int = 0
+    finalists: int = Field(default=1, ge=1)
+    repeats: int = Field(default=3, ge=0)
+    """Paired launches (baseline, finalist) after the search; 0 leaves the result unconfirmed."""
+
+
+class QualitySpec(_Model):
+    """The guard on answers that a lossy knob must pass."""
+
+    check: Literal["likelihood", "none"] = "likelihood"
+    max_loss: Share = 0.01
+
+
+class StudySpec(_Model):
+    """A whole study file."""
+
+    name: str
+    model: str
+    engine: EngineSpec = Field(default_factory=EngineSpec)
+    baseline: dict[str, Any] | str = Field(default_factory=dict)
+    space: str | dict[str, Any]
+    workload: WorkloadSpec
+    objective: Annotated[list[Objective], BeforeValidator(_objectives)] = Field(
+        min_length=1, max_length=3
+    )
+    constraints: list[Annotated[Constraint, BeforeValidator(_constraint)]] = Field(
+        default_factory=list
+    )
+    budget: BudgetSpec = Field(default_factory=BudgetSpec)
+    search: SearchSpec = Field(default_factory=SearchSpec)
+    quality: QualitySpec | None = None

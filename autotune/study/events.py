@@ -1,0 +1,39 @@
+"""Everything observable about a running study, as one stream.
+
+The same events go to `events.jsonl`, to the live view and to the plain lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from autotune.canonical import Json
+
+Kind = Literal[
+    "study_started",    # name, directory, budget, objective, constraints, baseline, launches, resumed
+    "trial_started",    # trial, role, params, changed (name -> [baseline, value]), expected_s
+    "phase",            # trial, phase, expected_s, detail: launching warming replaying scoring stopping
+    "progress",         # trial, fields of ReplayProgress: never written to events.jsonl
+    "trial_finished",   # fields of TrialRecord, plus metrics (the headline ones)
+    "best",             # trial, values
+    "note",             # message: something a user should read
+    "study_finished",   # verdict, best, trials, reason
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened. `at` is ISO 8601 UTC, `elapsed_s` since the run was started."""
+
+    kind: Kind
+    at: str
+    elapsed_s: float
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Anything that wants to hear events. Must return quickly and never raise."""
+
+    def __call__(self, event: Event) -> None: ...

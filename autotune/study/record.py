@@ -1,0 +1,64 @@
+"""One trial as it stands in `trials/NNNN/outcome.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from autotune.canonical import Json
+from autotune.space.candidate import Candidate
+
+State = Literal["measured", "infeasible", "unmeasurable", "interrupted"]
+Role = Literal["baseline", "search", "confirm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """A finished trial; the only form in which trials are kept, shown and reported.
+
+    `role`: trial 0 is the baseline; `confirm` trials repeat the baseline or a finalist after the
+    search and carry `pair` (0, 1, ...), so that equal pairs are compared with each other.
+    `values`: objective text -> value (measured only). `constraints`: constraint text -> normalised
+    violation (<= 0 holds). `limits`: constraint text -> absolute limit. `seconds`: phase -> duration
+    (`launch`, `warm`, `replay`, `score`, `stop`, `total`). `fault`, `reason`, `phase`, `remedy`,
+    `message`, `evidence` say why a trial has no values. `started_at` is ISO 8601 UTC.
+    """
+
+    number: int
+    role: Role
+    state: State
+    params: Mapping[str, Json]
+    values: Mapping[str, float] = field(default_factory=dict)
+    constraints: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    feasible: bool = False
+    pair: int | None = None
+    fault: str | None = None
+    reason: str | None = None
+    phase: str | None = None
+    remedy: str | None = None
+    message: str | None = None
+    evidence: tuple[str, ...] = ()
+    validity: str | None = None
+    started_at: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    simulated: bool = False
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.params)
+
+    def to_json(self) -> dict[str, Json]:
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("params", "values", "constraints", "limits", "seconds"):
+            data[name] = dict(data[name])
+        data["evidence"] = list(self.evidence)
+        return {**data, "candidate": self.candidate.fingerprint}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> TrialRecord:
+        known = {f.name for f in fields(cls)}
+        values = {key: value for key, value in data.items() if key in known}
+        values["evidence"] = tuple(values.get("evidence", ()))
+        return cls(**values)
