@@ -15,11 +15,14 @@ from autotune.engines.plan import LaunchPlan
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
     """Who asks for a launch: `study_id` and `trial` mark every process or container as ours;
-    `directory` is where `server.log` and the launcher's own pid record go."""
+    `directory` is where `server.log` and the launcher's own pid record go. `attempt` counts
+    launches of the same trial from 0.
+    """
 
     study_id: str
     trial: int
     directory: Path
+    attempt: int = 0
 
 
 class RunningServer(Protocol):
@@ -39,7 +42,8 @@ class RunningServer(Protocol):
 
     def stop(self, *, forced: bool = False) -> ExitInfo:
         """End it and all its descendants; bounded; idempotent. `forced` skips the polite wait.
-        Raises EnvironmentFault naming what is left if something survives."""
+        Raises EnvironmentFault naming what is left if something survives.
+        """
         ...
 
 
@@ -50,7 +54,8 @@ class Launcher(Protocol):
 
     def check(self, plan: LaunchPlan) -> None:
         """Preflight without starting anything: program or image present, secrets set, model folder
-        there, port free. Raises InputError or EnvironmentFault."""
+        there, port free. Raises InputError or EnvironmentFault.
+        """
         ...
 
     def start(self, plan: LaunchPlan, ticket: Ticket) -> RunningServer:
@@ -59,5 +64,6 @@ class Launcher(Protocol):
 
     def sweep(self, study_id: str, directory: Path) -> list[str]:
         """Remove what earlier, broken runs of this study left: processes by the pid + start-time
-        records found below `directory`, containers by label. Returns one line per removal."""
+        records found below `directory`, containers by label. Returns one line per removal.
+        """
         ...

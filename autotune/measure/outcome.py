@@ -1,5 +1,7 @@
-"""How a trial ends: a closed set. Only `Measured` has objective values; nothing is ever scored as
-0, 1e9 or NaN."""
+"""How a trial ends: a closed set. Only `Measured` has objective values.
+
+Nothing is ever scored as 0, 1e9 or NaN.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """These parameters cannot work here: a violated constraint, never launched again."""
+    """These parameters cannot work here: a violated constraint, never launched again.
+
+    `measurement`: the numbers, where it served but failed so many requests that it has no value.
+    """
 
     diagnosis: Diagnosis
+    measurement: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,7 @@ class Unmeasurable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """Ended by the user or by a kill; says nothing about the parameters (`interrupted` in files)."""
+    """Ended by the user or a kill; says nothing about the parameters (`interrupted` in files)."""
 
     message: str = "interrupted"
 

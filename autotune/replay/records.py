@@ -9,8 +9,19 @@ from typing import Literal
 from autotune.canonical import Json
 
 Failure = Literal[
-    "refused", "connect_timeout", "http_4xx", "http_5xx", "in_band_error", "cut", "stall",
-    "timeout", "wrong_length", "empty", "unparsable", "no_usage", "not_sent",
+    "refused",
+    "connect_timeout",
+    "http_4xx",
+    "http_5xx",
+    "in_band_error",
+    "cut",
+    "stall",
+    "timeout",
+    "wrong_length",
+    "empty",
+    "unparsable",
+    "no_usage",
+    "not_sent",
 ]
 
 
@@ -18,9 +29,10 @@ Failure = Literal[
 class PlannedRequest:
     """One request of a replay, ready to send.
 
-    `due_s`: seconds after the start of the replay. `prompt`: token ids. `measured`: False for ramp-in
-    and warm-up requests, which are sent but never counted. `after` is the index of the request whose
-    answer it waits for (then due = that answer's end + `gap_s`), or None.
+    `due_s`: seconds after the start of the replay. `prompt`: token ids. `measured`: False for
+    ramp-in and warm-up requests, which are sent but never counted. `after` is the index of the
+    request whose answer it waits for (then due = that answer's end + `gap_s`), or None. `text` is
+    the user's message for the chat route, which takes no token ids.
     """
 
     index: int
@@ -33,6 +45,7 @@ class PlannedRequest:
     session: str | None = None
     turn: int = 0
     priority: int | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +57,10 @@ class RequestRecord:
     the socket; `first_token_s`/`last_token_s` the first/last token-bearing event (role-only and
     usage-only chunks are not). `output_tokens` comes from the server's usage; `first_event_tokens`
     is the number of tokens in the first token-bearing event (1 where not reported);
-    `max_gap_s` the longest gap between token-bearing events.
+    `max_gap_s` the longest gap between token-bearing events. `begun_s` is when the client took the
+    request up, before any connecting: `begun_s - due_s` is the client's own lag. `first_visible_s`
+    is `first_token_s` without reasoning. `retries` counts silent second attempts on a connection
+    that the server had closed while idle.
     """
 
     index: int
@@ -69,12 +85,17 @@ class RequestRecord:
     session: str | None = None
     turn: int = 0
     worker: int = 0
+    begun_s: float | None = None
+    first_visible_s: float | None = None
+    finish_reason: str | None = None
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientHealth:
     """Proof that the client was not the bottleneck. Lags in seconds; `cpu_share` is CPU time over
-    wall time of the busiest worker."""
+    wall time of the busiest worker.
+    """
 
     dispatch_lag_p99_s: float | None
     loop_lag_p99_s: float | None
@@ -85,7 +106,9 @@ class ClientHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayProgress:
-    """A glance at a running replay, for the terminal only; never scored."""
+    """A glance at a running replay, for the terminal only; never scored. `total_s` is the last due
+    time; answers may take longer.
+    """
 
     elapsed_s: float
     total_s: float

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from autotune.spec.expressions import Constraint, Objective, parse_constraint, parse_objective
 from autotune.spec.units import parse_duration, parse_share
 
 
-def _objectives(value: object) -> list[Objective]:
-    items = value if isinstance(value, list) else [value]
-    return [item if isinstance(item, Objective) else parse_objective(item) for item in items]
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _objective(value: object) -> Objective:
+    return value if isinstance(value, Objective) else parse_objective(value)
 
 
 def _constraint(value: object) -> Constraint:
@@ -27,6 +30,9 @@ Duration = Annotated[float, BeforeValidator(parse_duration)]
 """Seconds; `90`, `90s`, `1.5h`, `2h30m`."""
 Share = Annotated[float, BeforeValidator(parse_share)]
 """A share of one; `0.01` or `1%`."""
+Whole = Annotated[int, Strict()]
+"""A whole number that was written as one: neither `"7"` nor `true`."""
+Real = Annotated[float, Strict()]
 
 
 class _Model(BaseModel):
@@ -47,13 +53,13 @@ class EngineSpec(_Model):
     image: str | None = None
     command: tuple[str, ...] | None = None
     args: dict[str, Any] = Field(default_factory=dict)
-    env: dict[str, str | int | float | FromEnv] = Field(default_factory=dict)
-    gpus: tuple[int | str, ...] | None = None
+    env: dict[str, str | Whole | Real | FromEnv] = Field(default_factory=dict)
+    gpus: tuple[Whole | str, ...] | None = None
     mounts: tuple[str, ...] = ()
     """`SOURCE:TARGET[:ro|rw]`, as docker writes them."""
     shm_size: str | None = None
     ipc: Literal["host", "private"] = "private"
-    port: int | None = Field(default=None, ge=1, le=65535)
+    port: Whole | None = Field(default=None, ge=1, le=65535)
     url: str | None = None
     startup_timeout: Duration = 900.0
 
@@ -64,25 +70,25 @@ class WorkloadSpec(_Model):
     path: str
     format: str | None = None
     window: Duration | None = None
-    time_scale: float = Field(default=1.0, gt=0)
+    time_scale: Real = Field(default=1.0, gt=0)
     """Above 1: faster than recorded (arrival times are divided by it)."""
-    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
+    warmup: Literal["auto"] | Annotated[Whole, Field(ge=0)] = "auto"
 
 
 class BudgetSpec(_Model):
     """When the search ends: whichever comes first. Confirmation of finalists is inside it."""
 
     time: Duration | None = Field(default=None, gt=0)
-    trials: int | None = Field(default=None, ge=1)
+    trials: Whole | None = Field(default=None, ge=1)
 
 
 class SearchSpec(_Model):
     """How candidates are proposed and finalists confirmed."""
 
     sampler: Literal["tpe", "random"] = "tpe"
-    seed: int = 0
-    finalists: int = Field(default=1, ge=1)
-    repeats: int = Field(default=3, ge=0)
+    seed: Whole = 0
+    finalists: Whole = Field(default=1, ge=1)
+    repeats: Whole = Field(default=3, ge=0)
     """Paired launches (baseline, finalist) after the search; 0 leaves the result unconfirmed."""
 
 
@@ -102,12 +108,12 @@ class StudySpec(_Model):
     baseline: dict[str, Any] | str = Field(default_factory=dict)
     space: str | dict[str, Any]
     workload: WorkloadSpec
-    objective: Annotated[list[Objective], BeforeValidator(_objectives)] = Field(
-        min_length=1, max_length=3
-    )
-    constraints: list[Annotated[Constraint, BeforeValidator(_constraint)]] = Field(
-        default_factory=list
-    )
+    objective: Annotated[
+        list[Annotated[Objective, BeforeValidator(_objective)]], BeforeValidator(_items)
+    ] = Field(min_length=1, max_length=3)
+    constraints: Annotated[
+        list[Annotated[Constraint, BeforeValidator(_constraint)]], BeforeValidator(_items)
+    ] = Field(default_factory=list)
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
     search: SearchSpec = Field(default_factory=SearchSpec)
     quality: QualitySpec | None = None

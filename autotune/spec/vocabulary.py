@@ -28,8 +28,14 @@ class MetricName:
 
     @property
     def key(self) -> str:
-        suffix = {"s": "_s", "per_s": "_per_s", "tokens_per_s": "_tps", "bytes": "_bytes",
-                  "watts": "_w", "joules": "_j"}.get(self.unit, "")
+        suffix = {
+            "s": "_s",
+            "per_s": "_per_s",
+            "tokens_per_s": "_tps",
+            "bytes": "_bytes",
+            "watts": "_w",
+            "joules": "_j",
+        }.get(self.unit, "")
         return self.name + suffix
 
 
@@ -47,7 +53,13 @@ _PLAIN: tuple[tuple[str, Unit, Literal["lower", "higher"], str, bool], ...] = (
     ("success_rate", "ratio", "higher", "share of planned requests that succeeded", True),
     ("kv_usage_max", "ratio", "lower", "highest KV cache usage seen", True),
     ("preemptions", "count", "lower", "requests preempted by the engine", True),
-    ("prefix_hit_rate", "ratio", "higher", "share of prompt tokens found in the prefix cache", True),
+    (
+        "prefix_hit_rate",
+        "ratio",
+        "higher",
+        "share of prompt tokens found in the prefix cache",
+        True,
+    ),
     ("queue_p95", "s", "lower", "95th percentile of time in the engine's queue", True),
     ("gpu_memory_peak", "bytes", "lower", "peak GPU memory", True),
     ("power_mean", "watts", "lower", "mean GPU power", True),
@@ -59,15 +71,21 @@ _PLAIN: tuple[tuple[str, Unit, Literal["lower", "higher"], str, bool], ...] = (
 def _build() -> dict[str, MetricName]:
     names = [
         MetricName(
-            name=f"{family}_{statistic}", family=family, statistic=statistic, unit="s",
-            goal="lower", title=f"{title}, {statistic}", scored=scored,
+            name=f"{family}_{statistic}",
+            family=family,
+            statistic=statistic,
+            unit="s",
+            goal="lower",
+            title=f"{title}, {statistic}",
+            scored=scored,
         )
         for family, (title, scored) in _LATENCIES.items()
         for statistic in STATISTICS
     ]
     names += [
-        MetricName(name=name, family=name, statistic=None, unit=unit, goal=goal, title=title,
-                   scored=scored)
+        MetricName(
+            name=name, family=name, statistic=None, unit=unit, goal=goal, title=title, scored=scored
+        )
         for name, unit, goal, title, scored in _PLAIN
     ]
     return {metric.name: metric for metric in names}

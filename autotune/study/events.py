@@ -12,14 +12,14 @@ from typing import Literal, Protocol
 from autotune.canonical import Json
 
 Kind = Literal[
-    "study_started",    # name, directory, budget, objective, constraints, baseline, launches, resumed
-    "trial_started",    # trial, role, params, changed (name -> [baseline, value]), expected_s
-    "phase",            # trial, phase, expected_s, detail: launching warming replaying scoring stopping
-    "progress",         # trial, fields of ReplayProgress: never written to events.jsonl
-    "trial_finished",   # fields of TrialRecord, plus metrics (the headline ones)
-    "best",             # trial, values
-    "note",             # message: something a user should read
-    "study_finished",   # verdict, best, trials, reason
+    "study_started",  # name, directory, budget, objective, constraints, baseline, launches, resumed
+    "trial_started",  # trial, role, params, changed (name -> [baseline, value]), expected_s
+    "phase",  # trial, phase, expected_s, detail: launching warming replaying scoring stopping
+    "progress",  # trial, fields of ReplayProgress: never written to events.jsonl
+    "trial_finished",  # fields of TrialRecord, plus metrics (the headline ones)
+    "best",  # trial, values
+    "note",  # message: something a user should read
+    "study_finished",  # verdict, best, trials, reason
 ]
 
 

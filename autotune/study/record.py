@@ -20,7 +20,7 @@ class TrialRecord:
     `role`: trial 0 is the baseline; `confirm` trials repeat the baseline or a finalist after the
     search and carry `pair` (0, 1, ...), so that equal pairs are compared with each other.
     `values`: objective text -> value (measured only). `constraints`: constraint text -> normalised
-    violation (<= 0 holds). `limits`: constraint text -> absolute limit. `seconds`: phase -> duration
+    violation (<= 0 holds). `limits`: constraint text -> absolute limit. `seconds`: phase -> seconds
     (`launch`, `warm`, `replay`, `score`, `stop`, `total`). `fault`, `reason`, `phase`, `remedy`,
     `message`, `evidence` say why a trial has no values. `started_at` is ISO 8601 UTC.
     """

@@ -42,8 +42,8 @@ class Skipped:
 class Trace:
     """A whole recording: requests ordered by time (ties in file order), first at 0 s.
 
-    `block_size` is the number of prompt tokens per id of `Request.blocks`. `source_format` names the
-    reader. `notes` are sentences a user should read (units inferred, buckets found).
+    `block_size` is the number of prompt tokens per id of `Request.blocks`. `source_format` names
+    the reader. `notes` are sentences a user should read (units inferred, buckets found).
     """
 
     requests: tuple[Request, ...]

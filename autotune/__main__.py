@@ -1,0 +1,7 @@
+"""`python -m autotune`."""
+
+from __future__ import annotations
+
+from autotune.cli.app import main
+
+main()

@@ -1,0 +1,141 @@
+"""The live view: finished trials go to the scrollback, a few lines below say what happens now."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from autotune.cli.progress import Row, StudyProgress
+from autotune.spec.units import format_duration
+from autotune.study.events import Event
+
+REFRESH_PER_SECOND = 2
+WORD_STYLES = {"ok": "cyan", "baseline": "bold", "breaks": "yellow", "suspect": "yellow",
+               "failed": "red", "void": "red", "stopped": "dim"}  # fmt: skip
+BAR_WIDTH = 28
+
+
+class LiveView:
+    """An observer that keeps at most eight live lines. Use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._state = StudyProgress()
+        self._lock = threading.Lock()
+        self._received = time.monotonic()
+        self._elapsed_s = 0.0
+        self._header_shown = False
+        self._live = Live(
+            get_renderable=self._frame,
+            console=console,
+            refresh_per_second=REFRESH_PER_SECOND,
+            vertical_overflow="crop",
+            transient=True,
+        )
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            seen = len(self._state.rows)
+            self._state.handle(event)
+            self._elapsed_s, self._received = event.elapsed_s, time.monotonic()
+            new = self._state.rows[seen:]
+        if event.kind == "note":
+            self._print(Text(f"note: {event.data['message']}", style="yellow"))
+        for row in new:
+            self._show_row(row)
+
+    def _show_row(self, row: Row) -> None:
+        heads = self._state.labels()
+        widths = [max(len(head), 9) for head in heads]
+        if not self._header_shown:
+            self._header_shown = True
+            titles = "  ".join(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True))
+            self._print(Text(f"  #  {'end':<9}{'time':>7}  {titles}  changed from baseline",
+                             style="dim"))  # fmt: skip
+        line = Text(f"{row.number:>3}  ")
+        line.append(f"{row.word:<9}", style=WORD_STYLES.get(row.word, ""))
+        line.append(f"{format_duration(row.seconds):>7}  ")
+        line.append("  ".join(f"{n:>{w}}" for n, w in zip(row.numbers, widths, strict=True)))
+        line.append(f"  {row.changed}")
+        if row.note:
+            line.append(f"  {row.note}", style="dim")
+        self._print(line)
+
+    def _print(self, text: Text) -> None:
+        text.truncate(self._console.width, overflow="ellipsis")
+        self._console.print(text, no_wrap=True, overflow="ellipsis", soft_wrap=False)
+
+    def _frame(self) -> Group:
+        with self._lock:
+            return Group(*[self._cut(line) for line in self._lines()])
+
+    def _cut(self, line: Text) -> Text:
+        line.truncate(max(10, self._console.width - 1), overflow="ellipsis")
+        return line
+
+    def _lines(self) -> list[Text]:
+        state = self._state
+        elapsed = self._elapsed_s + time.monotonic() - self._received
+        lines = [Text("-" * (self._console.width - 1), style="dim")]
+        lines += self._trial_lines(elapsed)
+        if state.best:
+            lines.append(Text(f"best   {state.best}"))
+        lines.append(Text(f"time   {state.time_line(elapsed)}"))
+        lines.append(Text(f"fails  {state.fails_line()}"))
+        return lines
+
+    def _trial_lines(self, elapsed: float) -> list[Text]:
+        current = self._state.current
+        if current is None:
+            return [Text("between trials" if not self._state.finished else "finished")]
+        spent = max(0.0, elapsed - current.phase_began_s)
+        expected = f" of about {format_duration(current.expected_s)}" if current.expected_s else ""
+        head = Text(f"#{current.number} {current.phase:<10}", style="bold")
+        head.append(f" {format_duration(spent)}{expected}")
+        if current.phase == "replaying" and current.progress:
+            head.append(f"  {self._bar()}")
+        elif current.detail:
+            head.append(f"   {current.detail}")
+        elif current.phase == "launching" and not expected:
+            head.append("   first launch, no estimate")
+        changed = current.changed
+        room = self._console.width - 6
+        if len(changed) > room:
+            changed = ".." + changed[-(room - 2) :]
+        lines = [head, Text(f"   {changed}")]
+        if current.phase == "replaying" and current.progress:
+            lines.append(Text(f"   {self._so_far()}"))
+        return lines
+
+    def _bar(self) -> str:
+        assert self._state.current is not None
+        progress = self._state.current.progress
+        share = min(1.0, progress["elapsed_s"] / max(progress["total_s"], 1e-9))
+        full = round(share * BAR_WIDTH)
+        return f"[{'#' * full}{'.' * (BAR_WIDTH - full)}] {share * 100:.0f} %"
+
+    def _so_far(self) -> str:
+        assert self._state.current is not None
+        progress = self._state.current.progress
+        shown = []
+        for name, key in (("ttft", "ttft_p95_s"), ("tpot", "tpot_p95_s")):
+            value = progress.get(key)
+            if value is not None:
+                shown.append(f"{name} p95 {value * 1000:.0f} ms")
+        numbers = "  ".join(shown) or "no numbers yet"
+        in_flight = progress["sent"] - progress["finished"]
+        return (
+            f"so far  {numbers}  in flight {in_flight}  failed {progress['failed']}"
+            f"  of {progress['planned']}"
+        )

@@ -1,0 +1,98 @@
+"""The study as plain lines: one per event, a heartbeat in silence, no escape codes.
+
+Used where there is no terminal, and always for `tune.log` in the study directory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from autotune.cli.progress import StudyProgress
+from autotune.spec.units import format_duration
+from autotune.study.events import Event
+
+HEARTBEATS_S = (30.0, 60.0, 300.0)
+"""Silence before the first, the second and every further heartbeat."""
+
+
+class PlainLines:
+    """Writes lines through `write` (which gets a line without its end)."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._state = StudyProgress()
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._spoke = threading.Event()
+        self._elapsed_s = 0.0
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            state = self._state
+            changed = state.current.changed if state.current else ""
+            state.handle(event)
+            self._elapsed_s = event.elapsed_s
+            line = self._line(event, changed)
+        if line:
+            self._say(event.at, line)
+
+    def close(self) -> None:
+        """Stop the heartbeat."""
+        self._done.set()
+        self._spoke.set()
+        self._thread.join()
+
+    def _say(self, at: str, line: str) -> None:
+        stamp = datetime.fromisoformat(at).astimezone().isoformat(timespec="seconds")
+        self._write(f"{stamp} {line}")
+        self._spoke.set()
+
+    def _line(self, event: Event, changed: str) -> str | None:
+        data, state = event.data, self._state
+        match event.kind:
+            case "study_started":
+                return f"start     {data['name']} dir={data['directory']}"
+            case "trial_started":
+                assert state.current is not None
+                return f"launch    trial={data['trial']} {state.current.changed}"
+            case "phase" if data["phase"] in ("warming", "replaying"):
+                expected = data.get("expected_s")
+                about = f" about {format_duration(expected)}" if expected else ""
+                return f"{data['phase']:<9} trial={data['trial']}{about}"
+            case "trial_finished":
+                row = state.rows[-1]
+                numbers = " ".join(
+                    f"{metric.name}={text.replace(' ', '')}"
+                    for metric, text in zip(state.metrics, row.numbers, strict=True)
+                    if text != "-"
+                )
+                text = f"{row.word:<9} trial={row.number} {format_duration(row.seconds)}"
+                return " ".join(x for x in (text, numbers, changed, row.note) if x)
+            case "note":
+                return f"note      {data['message']}"
+            case "study_finished":
+                return f"verdict   {data['verdict']} {data['reason']}"
+            case _:
+                return None
+
+    def _beat(self) -> None:
+        silences = 0
+        while not self._done.is_set():
+            wait = HEARTBEATS_S[min(silences, len(HEARTBEATS_S) - 1)]
+            if self._spoke.wait(wait):
+                self._spoke.clear()
+                silences = 0
+                continue
+            silences += 1
+            with self._lock:
+                current = self._state.current
+                what = f"trial={current.number} {current.phase}" if current else "between trials"
+                best = f", best {self._state.best}" if self._state.best else ""
+            self._write(
+                f"{datetime.now().astimezone().isoformat(timespec='seconds')} "
+                f"alive     {what}{best}"
+            )

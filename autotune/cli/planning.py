@@ -1,0 +1,182 @@
+"""What `plan` shows: everything that would happen, and where each value came from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune import __version__
+from autotune.canonical import Json
+from autotune.report.words import setting
+from autotune.spec.units import format_duration
+from autotune.study.measuring import LEAD_S
+from autotune.study.prepare import PreparedStudy
+from autotune.study.snapshot import spec_json, target_json
+
+START_GUESS_S = {"simulated": 3.0}
+START_GUESS_OTHER_S = 90.0
+"""Seconds from launch to ready, used for estimates until the baseline has been launched."""
+AROUND_S = 5.0
+"""Warm-up, scoring and stopping around a replay, used for the same estimates."""
+
+
+def launch_estimate_s(study: PreparedStudy) -> float:
+    """Seconds that one launch is expected to take, before any was made."""
+    start = START_GUESS_S.get(study.engine.kind, START_GUESS_OTHER_S)
+    return start + AROUND_S + study.search_trace.duration_s + LEAD_S
+
+
+def launches_that_fit(study: PreparedStudy) -> tuple[int | None, int | None]:
+    """(launches of baseline and search, of the confirmation); None where only time decides and
+    there is no limit.
+    """
+    budget, search = study.spec.budget, study.spec.search
+    confirm = 2 * search.repeats
+    by_time = None
+    if budget.time is not None:
+        by_time = max(1, int(budget.time / launch_estimate_s(study)) - confirm)
+    limits = [limit for limit in (budget.trials, by_time) if limit is not None]
+    return min(limits, default=None), confirm
+
+
+def plan_text(
+    study: PreparedStudy,
+    origins: Mapping[str, str],
+    *,
+    directory: Path | None = None,
+    verbose: bool = False,
+) -> str:
+    """The plan for people, one fact a line; `verbose` adds every resolved value and the space."""
+    spec = study.spec
+    version = f" {study.engine_version}" if study.engine_version else ""
+    simulated = "  SIMULATED: no real engine, no real GPU" if study.engine.simulated else ""
+    rows = [
+        ("model", f"{spec.model} on {study.engine.kind}{version}, {spec.engine.launcher}"),
+        ("goal", ", ".join(objective.text for objective in spec.objective)),
+        ("limits", ", ".join(c.text for c in spec.constraints) or "none"),
+        ("baseline", _settings(study.baseline.params) + " (all else engine default)"),
+        ("varies", _varies(study)),
+        ("traffic", _traffic(study)),
+        ("held out", _held_out(study)),
+    ]
+    if directory is not None:
+        rows.append(("writes", f"{directory}   (Ctrl-C is safe: autotune resume {directory})"))
+    lines = [f"autotune {__version__}   study {spec.name}{simulated}"]
+    lines += [f"  {name:<10} {text}" for name, text in rows]
+    if verbose:
+        lines += ["", "First launch (the baseline):", f"  {first_launch(study)}"]
+        lines += ["", "Knobs:"]
+        lines += [
+            f"  {knob.name:<32} {', '.join(setting(v) for v in knob.grid())}"
+            + (f"   when {knob.when.text}" if knob.when else "")
+            for knob in study.space.knobs
+        ]
+        lines += [f"  rule: {rule.text}" for rule in study.space.rules]
+        lines += ["", "Every value and where it came from:"]
+        lines += [
+            f"  {path:<32} {value}  ({where})" for path, value, where in _values(study, origins)
+        ]
+        lines += ["", *[f"note: {note}" for note in study.notes]]
+    lines.append(_count_line(study))
+    return "\n".join(lines)
+
+
+def first_launch(study: PreparedStudy) -> str:
+    """The command line of trial 0, as it could be typed."""
+    plan = study.baseline_plan()
+    env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
+    env += [f"{name}=$" + "{" + source + "}" for name, source in plan.secrets.items()]
+    return " ".join([*env, *(shlex.quote(word) for word in plan.argv_for("127.0.0.1", 8000))])
+
+
+def plan_json(study: PreparedStudy, origins: Mapping[str, str]) -> dict[str, Json]:
+    """The plan for programs."""
+    search, confirm = launches_that_fit(study)
+    return {
+        "study": spec_json(study.spec, study.space, study.baseline),
+        "origins": dict(origins),
+        "target": target_json(study.target),
+        "first_launch": study.baseline_plan().to_json(),
+        "workload": {**study.traffic.description, "notes": list(study.traffic.notes)},
+        "held_out": study.held_out is not None,
+        "launches": {"search": search, "confirm": confirm},
+        "seconds_per_launch": launch_estimate_s(study),
+        "combinations": study.space.size(study.facts),
+        "engine_version": study.engine_version,
+        "simulated": study.engine.simulated,
+    }
+
+
+def _all(study: PreparedStudy) -> dict[str, Json]:
+    """One value per knob: the baseline's, else the first of its grid."""
+    return {k.name: k.grid()[0] for k in study.space.knobs} | dict(study.baseline.params)
+
+
+def _settings(params: Mapping[str, Json]) -> str:
+    return ", ".join(f"{name} {setting(value)}" for name, value in params.items()) or "nothing set"
+
+
+def _varies(study: PreparedStudy) -> str:
+    varied = study.space.active(_all(study), study.facts)
+    lossy = sum(knob.lossy for knob in varied)
+    size = study.space.size(study.facts)
+    parts = [f"{len(varied)} knobs"]
+    parts += [f"{lossy} lossy"] if lossy else []
+    parts += [f"{size:,} combinations"] if size is not None else []
+    return ", ".join(parts)
+
+
+def _traffic(study: PreparedStudy) -> str:
+    about = study.traffic.description
+    reuse = about["prefix_reuse"]
+    return (
+        f"{about['requests']:,} requests in {format_duration(round(about['duration_s']))}, "
+        f"{about['rate_mean']:.3g}/s, {about['input_tokens']['p50']:,} tokens in, "
+        f"{about['output_tokens']['p50']:,} out (medians)"
+        + (f"; {reuse:.0%} prefix reuse" if reuse is not None else "")
+    )
+
+
+def _held_out(study: PreparedStudy) -> str:
+    held_out = study.held_out
+    if held_out is None:
+        return "nothing: the confirmation replays the same traffic as the search"
+    return (
+        f"another {format_duration(round(held_out.duration_s))} of the recording "
+        f"({len(held_out.requests):,} requests), for the confirmation"
+    )
+
+
+def _values(study: PreparedStudy, origins: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    data = spec_json(study.spec, study.space, study.baseline)
+    rows = []
+    for path, where in sorted(origins.items()):
+        value: Json = data
+        for step in _steps(path, data):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        if path == "space":
+            value = study.space.name
+        rows.append((path, str(value), where))
+    return rows
+
+
+def _steps(path: str, data: Mapping[str, Json]) -> list[str]:
+    for prefix in ("engine.args.", "engine.env.", "baseline."):
+        if path.startswith(prefix):
+            return [*prefix.rstrip(".").split("."), path.removeprefix(prefix)]
+    return path.split(".")
+
+
+def _count_line(study: PreparedStudy) -> str:
+    search, confirm = launches_that_fit(study)
+    each = launch_estimate_s(study)
+    if search is None:
+        return f"Plan: until every setting is tried, about {format_duration(round(each))} a launch."
+    total = (search + (confirm or 0)) * each
+    if study.spec.budget.time is not None:
+        total = min(total, study.spec.budget.time)
+    return (
+        f"Plan: about {format_duration(round(total))}, {search} launches to search "
+        f"and {confirm} to confirm, about {format_duration(round(each))} each."
+    )

@@ -1,0 +1,213 @@
+"""What the terminal knows of a running study: a state fed by events, and its words.
+
+Both views (live and plain) draw from this state, so they can never tell different stories.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.canonical import Json
+from autotune.report.numbers import Units, quantity
+from autotune.spec.units import format_duration
+from autotune.spec.vocabulary import METRICS, MetricName
+from autotune.study.events import Event
+
+PHASES = {
+    "launching": "launching",
+    "warming": "warming",
+    "replaying": "replaying",
+    "scoring": "scoring",
+    "stopping": "stopping",
+}
+SHORT_KEYS = 2
+"""How many measured columns a trial's line has: the goal and the first limit."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One finished trial as a line."""
+
+    number: int
+    word: str
+    seconds: float
+    numbers: list[str]
+    changed: str
+    note: str
+
+
+@dataclass(slots=True)
+class Current:
+    """The trial that runs now."""
+
+    number: int
+    role: str
+    changed: str
+    phase: str = "launching"
+    phase_began_s: float = 0.0
+    expected_s: float | None = None
+    detail: str | None = None
+    progress: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StudyProgress:
+    """The whole state. `handle` takes events in order; everything else reads."""
+
+    name: str = ""
+    directory: str = ""
+    simulated: bool = False
+    metrics: list[MetricName] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    current: Current | None = None
+    best: str | None = None
+    fails: Counter[str] = field(default_factory=Counter)
+    budget_s: float | None = None
+    budget_trials: int | None = None
+    used_before_s: float = 0.0
+    trial_seconds: list[float] = field(default_factory=list)
+    finished: bool = False
+    searched: int = 0
+    reserved: int = 0
+    notes: list[str] = field(default_factory=list)
+    units: Units = field(default_factory=Units)
+
+    def handle(self, event: Event) -> None:
+        """Take one event."""
+        data = event.data
+        match event.kind:
+            case "study_started":
+                self._started(data)
+            case "trial_started":
+                self.current = Current(
+                    number=data["trial"],
+                    role=data["role"],
+                    changed=changed_text(data["changed"]),
+                    phase_began_s=event.elapsed_s,
+                )
+            case "phase" if self.current:
+                self._phase(event)
+            case "progress" if self.current:
+                self.current.progress = data
+            case "trial_finished":
+                self._finished(data)
+            case "best":
+                self.best = self._best(data)
+            case "note":
+                self.notes.append(data["message"])
+            case "study_finished":
+                self.finished = True
+                self.current = None
+            case _:
+                pass
+
+    def _started(self, data: Mapping[str, Json]) -> None:
+        self.name = data["name"]
+        self.directory = data["directory"]
+        self.simulated = data["simulated"]
+        self.metrics = [METRICS[name] for name in data["metrics"]][:SHORT_KEYS]
+        self.budget_s = data["budget_s"]
+        self.budget_trials = data["budget_trials"]
+        self.used_before_s = data["used_s"]
+        self.reserved = data["confirmations"]
+        self.searched = data["searched"]
+
+    def _phase(self, event: Event) -> None:
+        assert self.current is not None
+        if event.data["phase"] != self.current.phase or event.data.get("detail") is None:
+            self.current.phase = event.data["phase"]
+            self.current.phase_began_s = event.elapsed_s
+            self.current.expected_s = event.data.get("expected_s")
+        self.current.detail = event.data.get("detail")
+
+    def _finished(self, data: Mapping[str, Json]) -> None:
+        metrics = data["metrics"]
+        if data["role"] == "baseline" and data["state"] == "measured":
+            self.units = Units(baseline=metrics)
+        changed = self.current.changed if self.current else ""
+        word = end_word(data)
+        row = Row(
+            number=data["number"],
+            word=word,
+            seconds=data["seconds"].get("total", 0.0),
+            numbers=[self.show(metric, metrics.get(metric.key)) for metric in self.metrics],
+            changed="" if data["role"] == "baseline" else changed,
+            note=note_of(data),
+        )
+        self.rows.append(row)
+        self.current = None
+        self.trial_seconds.append(row.seconds)
+        if data["role"] != "confirm":
+            self.searched += 1
+        if word in ("failed", "void"):
+            self.fails[(data.get("reason") or "unknown").replace("_", " ")] += 1
+        elif word == "breaks":
+            self.fails["breaks a limit"] += 1
+
+    def _best(self, data: Mapping[str, Json]) -> str:
+        metric = METRICS[data["metric"]]
+        value = self.show(metric, data["values"][0])
+        which = "baseline" if data["trial"] == 0 else "not yet confirmed"
+        return f"#{data['trial']}  {metric.name.replace('_', ' ')} {value} ({which})"
+
+    def show(self, metric: MetricName, value: float | None) -> str:
+        """A value in the study's unit for that metric; `-` where there is none."""
+        return "-" if value is None else quantity(value, self.units.scale(metric))
+
+    def labels(self) -> list[str]:
+        """Column heads of the measured numbers."""
+        return [metric.name.replace("_", " ") for metric in self.metrics]
+
+    def time_line(self, elapsed_s: float) -> str:
+        """How much is used, what is left, and what fits in it."""
+        used = self.used_before_s + elapsed_s
+        parts = [f"{format_duration(used)} used"]
+        mean = sum(self.trial_seconds) / len(self.trial_seconds) if self.trial_seconds else None
+        if self.budget_s is not None:
+            left = max(0.0, self.budget_s - used)
+            about = f": about {int(left / mean)} launches" if mean else ""
+            parts.append(f"{format_duration(left)} left{about}")
+        if self.budget_trials is not None:
+            parts.append(f"{min(self.searched, self.budget_trials)} of {self.budget_trials} trials")
+        if self.reserved:
+            parts.append(f"{self.reserved} launches kept for confirmation")
+        return ", ".join(parts)
+
+    def fails_line(self) -> str:
+        """What failed so far, by reason."""
+        return ", ".join(f"{count} {reason}" for reason, count in self.fails.items()) or "none"
+
+
+def changed_text(changed: Mapping[str, Sequence[Json]]) -> str:
+    """Settings that differ from the baseline, as `name value  name value`."""
+    parts = []
+    for name, (_, value) in changed.items():
+        word = (
+            {True: "on", False: "off", None: "default"}.get(value, value)
+            if isinstance(value, bool | type(None))
+            else value
+        )
+        parts.append(f"{name} {word}")
+    return "  ".join(parts) or "baseline"
+
+
+def end_word(data: Mapping[str, Json]) -> str:
+    """The one word for how a trial ended."""
+    state = data["state"]
+    if state == "measured":
+        if data["role"] == "baseline":
+            return "baseline"
+        if not data["feasible"]:
+            return "breaks"
+        return "suspect" if data.get("validity") == "suspect" else "ok"
+    return {"infeasible": "failed", "unmeasurable": "void"}.get(state, "stopped")
+
+
+def note_of(data: Mapping[str, Json]) -> str:
+    """Why a trial has no place among the good ones, in a few words."""
+    if data["state"] == "measured":
+        broken = [text for text, violation in data["constraints"].items() if violation > 0]
+        return f"breaks {broken[0]}" if broken else ""
+    return (data.get("reason") or data.get("message") or "").replace("_", " ")

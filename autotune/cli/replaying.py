@@ -1,0 +1,150 @@
+"""`replay`: measure a running server; also the measuring half of `verify`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.cli.console import result, result_json, say
+from autotune.cli.inputs import workload_path
+from autotune.cli.signals import stop_on_signals
+from autotune.clock import StopSignal, SystemClock
+from autotune.engines.catalog import engine_for
+from autotune.engines.plan import LaunchPlan
+from autotune.errors import EnvironmentFault, InputError, Untrustworthy
+from autotune.launch.attach import AttachLauncher
+from autotune.launch.launcher import RunningServer, Ticket
+from autotune.measure.measurement import Measurement
+from autotune.report.numbers import Units, quantity
+from autotune.spec.expressions import parse_constraint
+from autotune.spec.units import parse_duration
+from autotune.spec.vocabulary import METRICS
+from autotune.study.measuring import Measurer, MeasureSettings
+from autotune.study.prepare import DRAIN_FACTOR, LEAST_DRAIN_S
+from autotune.workload.prompts import vocab_of
+from autotune.workload.reader import read_trace
+from autotune.workload.trace import Trace
+from autotune.workload.windows import select
+
+SHOWN = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "e2e_p95",
+         "output_throughput", "request_throughput", "goodput", "success_rate")  # fmt: skip
+
+
+def replay(
+    url: str,
+    workload: str,
+    *,
+    model: str | None,
+    window: str | None,
+    time_scale: float,
+    slo: Sequence[str],
+    as_json: bool,
+) -> int:
+    """Replay a workload against a running server and print the measurement."""
+    clock, stop = SystemClock(), StopSignal()
+    try:
+        window_s = None if window is None else parse_duration(window)
+        constraints = [parse_constraint(text) for text in slo]
+    except ValueError as error:
+        raise InputError(message=str(error), so="nothing was sent") from error
+    if any(constraint.relative for constraint in constraints):
+        raise InputError(
+            message="a limit relative to the baseline has no meaning for one server",
+            so="nothing was sent",
+        )
+    trace = select(read_trace(workload_path(workload)), window_s=window_s, time_scale=time_scale)
+    launcher = AttachLauncher(clock=clock, stop=stop)
+    plan = LaunchPlan(
+        engine="generic", launcher="attach", argv=(), model=model or served_model(url), url=url
+    )
+    launcher.check(plan)
+    settings = MeasureSettings(
+        objectives=(),
+        constraints=constraints,
+        metric_names=engine_for("vllm").metric_names(),
+        vocab_size=vocab_of(plan.model),
+        warmup=None,
+        priming=trace.priming,
+        drain_s=max(LEAST_DRAIN_S, DRAIN_FACTOR * trace.search.duration_s),
+        api_key_env="OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None,
+    )
+    with stop_on_signals(stop), tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
+        ticket = Ticket(study_id="replay", trial=0, directory=Path(scratch))
+        server = launcher.start(plan, ticket)
+        measurement = measure_once(
+            server, trace.search, Path(scratch), settings, clock=clock, stop=stop
+        )
+    if as_json:
+        result_json(measurement.to_json())
+    else:
+        result(measurement_text(measurement))
+    if measurement.validity.verdict == "invalid":
+        raise Untrustworthy(
+            message="the measurement cannot be trusted",
+            seen="\n".join(measurement.validity.reasons),
+        )
+    return 0
+
+
+def measure_once(
+    server: RunningServer,
+    trace: Trace,
+    folder: Path,
+    settings: MeasureSettings,
+    *,
+    clock: SystemClock,
+    stop: StopSignal,
+    startup_s: float | None = None,
+) -> Measurement:
+    """Warm up, replay, measure; prints what goes on to stderr."""
+    measurer = Measurer(settings, clock=clock, stop=stop)
+    session = measurer.session(server, trace, folder, startup_s, salt=uuid.uuid4().hex[:12])
+    say("warming up")
+    session.warm_up()
+    say(f"replaying {len(trace.requests):,} requests, about {session.expected_s:.0f} s")
+    return session.measurement(session.replay(deadline_s=None, on_progress=None))
+
+
+def measurement_text(measurement: Measurement) -> str:
+    """A measurement for people."""
+    units = Units(baseline=measurement.metrics)
+    lines = [f"measurement: {measurement.validity.verdict}"]
+    lines += [f"  because: {reason}" for reason in measurement.validity.reasons]
+    lines.append(f"requests: {measurement.ok} of {measurement.planned} succeeded")
+    lines += [f"  failed: {n} {reason}" for reason, n in measurement.failed_by_reason.items()]
+    for name in SHOWN:
+        metric = METRICS[name]
+        value = measurement.metrics.get(metric.key)
+        if metric.key in measurement.unbounded:
+            lines.append(f"  {name:<20} not met: too many requests failed")
+        elif value is not None:
+            low, high = measurement.intervals.get(metric.key, (None, None))
+            scale = units.scale(metric)
+            ends = [quantity(end, scale) if end is not None else "?" for end in (low, high)]
+            interval = f"   [{ends[0]}, {ends[1]}]" if (low, high) != (None, None) else ""
+            lines.append(f"  {name:<20} {quantity(value, scale)}{interval}")
+    return "\n".join(lines)
+
+
+def served_model(url: str) -> str:
+    """The only model that a server lists. Raises EnvironmentFault or InputError."""
+    import httpx
+
+    try:
+        listed = httpx.get(f"{url.rstrip('/')}/v1/models", timeout=10, trust_env=False)
+        names = [str(entry["id"]) for entry in listed.json()["data"]]
+    except httpx.HTTPError as error:
+        raise EnvironmentFault(
+            message=f"no server answers at {url}", seen=str(error) or type(error).__name__
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise EnvironmentFault(message=f"{url}/v1/models does not list models") from error
+    if len(names) != 1:
+        raise InputError(
+            message=f"the server lists {len(names)} models; which one?",
+            hint="--model " + (names[0] if names else "NAME"),
+        )
+    return names[0]

@@ -1,0 +1,79 @@
+"""`space show | check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.canonical import Json
+from autotune.cli.console import result, result_json
+from autotune.engines.catalog import engine_for, flag_problems
+from autotune.errors import InputError, Problem
+from autotune.report.words import setting
+from autotune.space.search_space import SearchSpace
+from autotune.space.space_file import read_space
+from autotune.spec.render import problems_title
+from autotune.study.snapshot import space_summary
+
+
+def show(source: str, *, as_json: bool) -> int:
+    """Print a space with its conditions."""
+    space = _load(source)
+    if as_json:
+        result_json(space_summary(space))
+        return 0
+    lines = [f"{space.name}: {len(space.knobs)} knobs for {space.engine or 'any engine'}"]
+    for knob in space.knobs:
+        marks = "".join(
+            f"  [{mark}]"
+            for mark in (
+                "lossy" if knob.lossy else "",
+                f"when {knob.when.text}" if knob.when else "",
+                f"versions {knob.versions}" if knob.versions else "",
+            )
+            if mark
+        )
+        values = ", ".join(setting(value) for value in knob.grid())
+        lines += ["", f"  {knob.name}: {values}{marks}"]
+        if knob.why:
+            lines.append(f"      {knob.why}")
+    if space.rules:
+        lines += ["", "  never otherwise:", *[f"      {rule.text}" for rule in space.rules]]
+    result("\n".join(lines))
+    return 0
+
+
+def check(source: str, engine: str | None, version: str | None, *, as_json: bool) -> int:
+    """Check a space against an engine version. Raises InputError with every problem."""
+    space = _load(source)
+    kind = engine or space.engine or "vllm"
+    engine_for(kind)
+    names = [
+        knob.flag or knob.name
+        for knob in space.knobs
+        if knob.env is None and knob.exists_in(version)
+    ]
+    found = flag_problems(kind, names, version)
+    about: dict[str, Json] = {
+        "space": space.name, "engine": kind, "engine_version": version, "problems": found,
+        "not_in_version": [k.name for k in space.knobs if not k.exists_in(version)],
+    }  # fmt: skip
+    if as_json:
+        result_json(about)
+    if found:
+        raise InputError(
+            message=f"{len(found)} of {len(space.knobs)} knobs do not fit {kind} {version or ''}",
+            problems=[Problem(message=f"{name}: {text}") for name, text in found.items()],
+            hint="give such a knob a `versions:` range, or remove it",
+        )
+    if not as_json:
+        result(f"{space.name}: all {len(space.knobs)} knobs fit {kind} {version or ''}".rstrip())
+    return 0
+
+
+def _load(source: str) -> SearchSpace:
+    reading = read_space(source, folder=Path())
+    if reading.space is None or reading.problems:
+        raise InputError(
+            message=problems_title(reading.problems, reading.where), problems=reading.problems
+        )
+    return reading.space

@@ -1,0 +1,232 @@
+"""Facts about engines, read from `facts/*.yaml`: loaded when first asked for, then kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, cast
+
+Kind = Literal["switch", "bare", "int", "size", "float", "str", "json", "ints", "strs"]
+"""`switch`: `--x` and its negative; `bare`: `--x` only; `size`: a whole number or text such as 8k;
+`ints`/`strs`: several words after one flag; `json`: one word of JSON."""
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """The numbers of a version, for comparison: "v0.26.0rc1+cpu" -> (0, 26, 0)."""
+    numbers = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(int(part) for part in numbers[1].split(".")) if numbers else ()
+
+
+def applies(version: str | None, since: str | None = None, until: str | None = None) -> bool:
+    """Whether a fact that holds from `since` to `until` (both included, as far as they are written:
+    until 0.17 includes 0.17.3) holds for `version`. An unknown version is given the benefit.
+    """
+    key = version_key(version) if version else ()
+    if not key:
+        return True
+    if since is not None and key < version_key(since):
+        return False
+    last = version_key(until) if until is not None else None
+    return last is None or key[: len(last)] <= last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One command-line flag: its name without dashes, its kind, and the versions that have it."""
+
+    name: str
+    kind: Kind
+    since: str | None = None
+    until: str | None = None
+
+    @property
+    def negative(self) -> str | None:
+        """The word that switches it off; None where there is none."""
+        return f"--no-{self.name}" if self.kind == "switch" else None
+
+    @property
+    def several(self) -> bool:
+        """Whether it takes several words."""
+        return self.kind in ("ints", "strs")
+
+    def applies(self, version: str | None) -> bool:
+        """Whether `version` has this flag, as far as is known."""
+        return applies(version, self.since, self.until)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """A flag that is gone: last version that had it ("0": none ever had), first one known to lack
+    it, and what to use now.
+    """
+
+    name: str
+    until: str
+    gone_since: str
+    instead: str
+
+    def gone(self, version: str | None) -> bool:
+        """Whether `version` is known to lack it; an unknown version only if no version had it."""
+        if self.until == "0":
+            return True
+        return version is not None and version_key(version) >= version_key(self.gone_since)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """A cache folder of the engine inside a container. `host`: a folder of the user's home that is
+    preferred when it exists; else the named `volume` (may hold `{version}`).
+    """
+
+    name: str
+    target: str
+    volume: str
+    host: str | None = None
+    hub_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A start-up stage and the log lines that show it (regular expressions)."""
+
+    stage: str
+    match: tuple[re.Pattern[str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """Everything known about one kind of engine."""
+
+    engine: str
+    command: tuple[str, ...]
+    model_flag_words: tuple[str, ...]
+    images: tuple[str, ...]
+    flags: Mapping[str, Flag]
+    aliases: Mapping[str, str]
+    opposites: Mapping[str, str]
+    removed: Mapping[str, Removed]
+    managed: Mapping[str, str]
+    secrets: Mapping[str, str]
+    metrics: Mapping[str, str]
+    routes: Mapping[str, str]
+    caches: tuple[Cache, ...]
+    shm: Mapping[str, Any]
+    stages: tuple[Stage, ...]
+
+    def stage_rank(self, stage: str | None) -> int:
+        """The place of a stage in the start-up order; -1 for none."""
+        names = [entry.stage for entry in self.stages]
+        return names.index(stage) if stage in names else -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """One cause of failure and how a log shows it; the fields are explained in failures.yaml."""
+
+    reason: str
+    fault: str
+    phase: str
+    match: tuple[re.Pattern[str], ...]
+    message: tuple[str, ...]
+    remedy: str | None = None
+    direction: str | None = None
+    engines: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+    also: tuple[re.Pattern[str], ...] = ()
+    stages: tuple[str, ...] = ()
+    cleared_by: str | None = None
+    any_level: bool = False
+    weak: bool = False
+    extract: tuple[re.Pattern[str], ...] = ()
+
+    def applies(self, engine: str, version: str | None) -> bool:
+        """Whether it is looked for in the logs of this engine and version."""
+        named = not self.engines or engine in self.engines
+        return named and applies(version, self.since, self.until)
+
+
+def _read(name: str) -> dict[str, Any]:
+    import yaml
+
+    text = (files("autotune.engines") / "facts" / name).read_text(encoding="utf-8")
+    # Our own file: the fast loader will do where it was built.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return cast("dict[str, Any]", yaml.load(text, Loader=loader))  # noqa: S506
+
+
+def _patterns(texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(text) for text in texts)
+
+
+def _flags(data: Mapping[str, Any]) -> dict[str, Flag]:
+    since = {name: version for version, names in data.get("since", {}).items() for name in names}
+    removed = data.get("removed", {})
+    return {
+        name: Flag(
+            name=name,
+            kind=kind,
+            since=since.get(name),
+            until=removed[name]["until"] if name in removed else None,
+        )
+        for kind, names in data.get("flags", {}).items()
+        for name in names
+    }
+
+
+def _removed(name: str, entry: Mapping[str, str]) -> Removed:
+    *head, last = version_key(entry["until"])
+    following = ".".join(str(part) for part in (*head, last + 1))
+    return Removed(
+        name=name,
+        until=entry["until"],
+        gone_since=entry.get("from", following),
+        instead=entry["instead"],
+    )
+
+
+@cache
+def engine_facts(engine: str) -> EngineFacts:
+    """The facts of `vllm`, `sglang` or `generic`; the simulated engine speaks vLLM's language."""
+    name = "vllm" if engine == "simulated" else engine
+    data = _read(f"{name}.yaml")
+    return EngineFacts(
+        engine=name,
+        command=tuple(data.get("command", ())),
+        model_flag_words=tuple(data.get("model_flag_words", ())),
+        images=tuple(data.get("images", ())),
+        flags=_flags(data),
+        aliases=data.get("aliases", {}),
+        opposites=data.get("opposites", {}),
+        removed={key: _removed(key, entry) for key, entry in data.get("removed", {}).items()},
+        managed=data.get("managed", {}),
+        secrets=data.get("secrets", {}),
+        metrics=data.get("metrics", {}),
+        routes=data.get("routes", {}),
+        caches=tuple(Cache(**entry) for entry in data.get("caches", ())),
+        shm=data.get("shm", {}),
+        stages=tuple(
+            Stage(stage=entry["stage"], match=_patterns(entry["match"]))
+            for entry in data.get("stages", ())
+        ),
+    )
+
+
+@cache
+def signatures() -> tuple[Signature, ...]:
+    """All failure signatures, in the order in which they are tried."""
+    found = []
+    for entry in _read("failures.yaml")["failures"]:
+        values = dict(entry)
+        message = values.pop("message")
+        for key in ("match", "also"):
+            values[key] = _patterns(values.get(key, ()))
+        values["extract"] = _patterns(tuple(values.get("extract", {}).values()))
+        for key in ("stages", "engines"):
+            values[key] = tuple(values.get(key, ()))
+        values["message"] = (message,) if isinstance(message, str) else tuple(message)
+        found.append(Signature(**values))
+    return tuple(found)

@@ -1,0 +1,144 @@
+"""GPUs as NVML sees them; a machine without any is a normal case."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.clock import Clock, StopSignal
+from autotune.errors import EnvironmentFault
+from autotune.launch.lineage import command_line
+
+TOLERANCE_BYTES = 512 * 1024**2
+"""How far above its level before the study a GPU's memory may stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU. Memory in bytes; `compute_capability` such as 9.0."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total: int
+    memory_used: int
+    driver: str
+    compute_capability: float
+
+
+def list_gpus() -> list[Gpu]:
+    """All GPUs of this machine; empty without NVML, a driver or a GPU."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        driver = str(nvml.nvmlSystemGetDriverVersion())
+        return [_gpu(nvml, index, driver) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def memory_used(gpus: Sequence[str] | None = None) -> dict[str, int]:
+    """UUID -> bytes in use, for the named GPUs (index or UUID) or for all; empty without NVML."""
+    return {
+        gpu.uuid: gpu.memory_used
+        for gpu in list_gpus()
+        if gpus is None or str(gpu.index) in gpus or gpu.uuid in gpus
+    }
+
+
+def holders(uuid: str) -> list[str]:
+    """Processes that hold memory of a GPU, in words, as far as NVML tells."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        try:
+            found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError:
+            return []
+    return [_holder(entry.pid, entry.usedGpuMemory) for entry in found]
+
+
+def wait_memory_back(
+    baseline: Mapping[str, int],
+    *,
+    timeout_s: float,
+    clock: Clock,
+    stop: StopSignal,
+    used: Callable[[], Mapping[str, int]] | None = None,
+    held_by: Callable[[str], Sequence[str]] = holders,
+) -> float:
+    """Wait until each GPU uses no more than before the study (`baseline`, of `memory_used`).
+
+    Memory of an ended process is freed late, and is charged to the next launch. Returns the seconds
+    waited. Raises EnvironmentFault naming the holders when time is up, Interrupted.
+    """
+    read = used or (lambda: memory_used(list(baseline)))
+    started = clock.monotonic()
+    while True:
+        now = read() if baseline else {}
+        grown = {uuid: held - baseline.get(uuid, held) for uuid, held in now.items()}
+        above = {uuid: extra for uuid, extra in grown.items() if extra > TOLERANCE_BYTES}
+        waited = clock.monotonic() - started
+        if not above:
+            return waited
+        stop.check()
+        if waited >= timeout_s:
+            raise _memory_held(above, timeout_s, held_by)
+        clock.sleep(min(0.2, timeout_s - waited))
+
+
+def _memory_held(
+    above: Mapping[str, int], timeout_s: float, held_by: Callable[[str], Sequence[str]]
+) -> EnvironmentFault:
+    levels = ", ".join(
+        f"{uuid} by {extra / 2**30:.1f} GiB" for uuid, extra in sorted(above.items())
+    )
+    names = [name for uuid in sorted(above) for name in held_by(uuid)]
+    return EnvironmentFault(
+        message="GPU memory did not return to its level before the study",
+        seen=f"after {timeout_s:g} s still above it: {levels}; held by "
+        + (", ".join(names) or "no process that the driver names"),
+        so="nothing is launched, since the next server would be charged for it",
+        hint="nvidia-smi",
+    )
+
+
+def _holder(pid: int, used: int | None) -> str:
+    size = f", {used / 2**30:.1f} GiB" if used else ""
+    return f"pid {pid} ({command_line(pid)[:60] or 'not visible here'}{size})"
+
+
+def _gpu(nvml: Any, index: int, driver: str) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Gpu(
+        index=index,
+        uuid=str(nvml.nvmlDeviceGetUUID(handle)),
+        name=str(nvml.nvmlDeviceGetName(handle)),
+        memory_total=int(memory.total),
+        memory_used=int(memory.used),
+        driver=driver,
+        compute_capability=float(f"{major}.{minor}"),
+    )
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """The initialised library, or None where it or a driver is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()

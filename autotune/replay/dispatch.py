@@ -1,0 +1,295 @@
+"""One worker's event loop: send every request at its due time, whatever became of the others.
+
+Late requests leave at once and their lag is on record; nothing limits how many are in flight and
+the schedule is never re-anchored, so an overloaded client shows as lag, not as a lower rate.
+Reading only stamps bytes; they are interpreted after a request has ended, in slices that let reads
+go first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autotune.canonical import Json
+from autotune.replay.exchange import Exchange, Transport
+from autotune.replay.records import Failure, RequestRecord
+from autotune.replay.shard import Job, Shard
+from autotune.replay.stream import AnswerReader, is_event_stream, record_of
+
+TICK_S = 0.05
+SLICE = 64
+"""Reads interpreted per turn of the loop: about a third of a millisecond."""
+MIN_SLEEP_S = 0.001
+"""uvloop rounds timers to milliseconds; a shorter sleep would spin."""
+ABORT_GRACE_S = 0.2
+_RECENT = 500
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A request between its send and its record. `read`: how many reads were interpreted."""
+
+    job: Job
+    due: float
+    exchange: Exchange
+    task: asyncio.Task[None]
+    reader: AnswerReader = field(default_factory=AnswerReader)
+    read: int = 0
+
+    def interpret(self, limit: int) -> bool:
+        """Take up to `limit` more reads; True while there are others."""
+        exchange = self.exchange
+        stop = min(self.read + limit, len(exchange.chunks))
+        for place in range(self.read, stop):
+            self.reader.feed(exchange.stamps[place], exchange.chunks[place])
+        self.read = stop
+        return stop < len(exchange.chunks)
+
+
+class Dispatcher:
+    """Runs the jobs of one shard over a transport. One use: `run`, then read the properties."""
+
+    def __init__(self, shard: Shard, transport: Transport, body_of: Callable[[Job], bytes]) -> None:
+        self._shard = shard
+        self._transport = transport
+        self._body_of = body_of
+        self._start = 0.0
+        self._followers: dict[int, list[Job]] = {}
+        for job in shard.jobs:
+            if job.after is not None:
+                self._followers.setdefault(job.after, []).append(job)
+        self._flights: dict[int, _Flight] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Queue[_Flight] = asyncio.Queue()
+        self._records: dict[int, RequestRecord] = {}
+        self._over = asyncio.Event()
+        self._aborted: str | None = None
+        self._fault: BaseException | None = None
+        self._begun = 0
+        self._failed = 0
+        self._peak = 0
+        self._loop_lags: list[float] = []
+        self._ttfts: deque[float] = deque(maxlen=_RECENT)
+        self._tpots: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def aborted(self) -> str | None:
+        """Why the run ended early, or None."""
+        return self._aborted
+
+    def abort(self, reason: str) -> None:
+        """End the run early: `server_died`, `stopped` or `deadline`. The first reason stays."""
+        if self._aborted is None and not self._over.is_set():
+            self._aborted = reason
+            self._over.set()
+
+    def progress(self) -> dict[str, Json]:
+        """Counts so far, and running p95 of recent successes, for the terminal."""
+        return {
+            "sent": self._begun,
+            "finished": len(self._records),
+            "failed": self._failed,
+            "ttft_p95_s": _p95(self._ttfts),
+            "tpot_p95_s": _p95(self._tpots),
+        }
+
+    def health(self) -> dict[str, Json]:
+        """Lags in seconds (nearest rank) and counts of this worker."""
+        lags = [r.begun_s - r.due_s for r in self._records.values() if r.begun_s is not None]
+        return {
+            "dispatch_lags_s": sorted(lags),
+            "loop_lags_s": sorted(self._loop_lags),
+            "peak_in_flight": self._peak,
+            "retries": sum(record.retries for record in self._records.values()),
+        }
+
+    async def run(self, start: float) -> tuple[RequestRecord, ...]:
+        """Replay from the absolute monotonic instant `start`. One record per job, index order."""
+        self._start = start
+        if not self._shard.jobs:
+            return ()
+        loop = asyncio.get_running_loop()
+        pacer, ticker, digester = (
+            loop.create_task(part()) for part in (self._pace, self._tick, self._digest)
+        )
+        helpers = (pacer, ticker, digester)
+        for helper in helpers:
+            helper.add_done_callback(self._notice)
+        try:
+            await self._over.wait()
+            if self._aborted is not None and self._fault is None:
+                pacer.cancel()
+                await self._break_off(digester)
+        finally:
+            for task in (*helpers, *self._tasks):
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+        if self._fault is not None:
+            raise self._fault
+        for job in self._shard.jobs:
+            if job.index not in self._records:
+                self._records[job.index] = self._not_sent(job)
+        return tuple(self._records[index] for index in sorted(self._records))
+
+    async def _pace(self) -> None:
+        roots = sorted(
+            (job for job in self._shard.jobs if job.after is None),
+            key=lambda job: (job.due_s, job.index),
+        )
+        for job in roots:
+            due = self._start + job.due_s
+            await _until(due)
+            self._launch(job, due)
+
+    def _launch(self, job: Job, due: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._one(job, due))
+        self._tasks.add(task)
+        task.add_done_callback(self._notice)
+
+    def _notice(self, task: asyncio.Task[None]) -> None:
+        """A task of ours ended. An exception in it is our own fault, and no server's: stop."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fault = self._fault or error
+            self._over.set()
+
+    async def _one(self, job: Job, due: float) -> None:
+        await _until(due)  # followers are launched ahead of their time
+        body = self._body_of(job)
+        task = asyncio.current_task()
+        assert task is not None
+        exchange = Exchange(begun=time.monotonic(), request_id=f"{self._shard.run}-{job.index}")
+        flight = _Flight(job, due, exchange, task)
+        self._flights[job.index] = flight
+        self._begun += 1
+        self._peak = max(self._peak, len(self._flights))
+        try:
+            await self._transport.send(body, exchange)
+        except asyncio.CancelledError:
+            if exchange.fault is None:
+                raise
+        finally:
+            exchange.end = time.monotonic()
+            del self._flights[job.index]
+            self._ended.put_nowait(flight)
+        if not self._over.is_set():
+            for follower in self._followers.get(job.index, ()):
+                self._launch(follower, exchange.end + follower.gap_s)
+
+    async def _digest(self) -> None:
+        """Turn ended flights into records, one slice at a time."""
+        while True:
+            flight = await self._ended.get()
+            if flight.exchange.status == 200 and is_event_stream(flight.exchange):
+                while flight.interpret(SLICE):  # noqa: ASYNC110 - there is work to do
+                    await asyncio.sleep(0)
+            record = record_of(
+                flight.job,
+                flight.exchange,
+                flight.reader,
+                due=flight.due,
+                start=self._start,
+                worker=self._shard.worker,
+                check_length=self._shard.fixed_length,
+            )
+            self._keep(record)
+            self._ended.task_done()
+
+    def _keep(self, record: RequestRecord) -> None:
+        self._records[record.index] = record
+        if record.failure is not None:
+            self._failed += 1
+        elif record.first_token_s is not None and record.last_token_s is not None:
+            self._ttfts.append(record.first_token_s - record.due_s)
+            later = (record.output_tokens or 0) - record.first_event_tokens
+            if later > 0:
+                self._tpots.append((record.last_token_s - record.first_token_s) / later)
+        if len(self._records) == len(self._shard.jobs):
+            self._over.set()
+
+    async def _tick(self) -> None:
+        """Measure how late the loop is, and end what has outlived its limits."""
+        deadline = self._start + self._shard.deadline_s
+        await _until(self._start)
+        expected = time.monotonic()
+        while True:
+            expected += TICK_S
+            await asyncio.sleep(max(expected - time.monotonic(), 0.0))
+            now = time.monotonic()
+            self._loop_lags.append(max(0.0, now - expected))
+            expected = max(expected, now - TICK_S)
+            for flight in list(self._flights.values()):
+                self._enforce(flight, now)
+            if now > deadline:
+                self.abort("deadline")
+
+    def _enforce(self, flight: _Flight, now: float) -> None:
+        limits, exchange = self._shard, flight.exchange
+        if now - exchange.begun > limits.request_timeout_s:
+            _end(flight, "timeout", f"no end within {limits.request_timeout_s:g} s")
+        elif exchange.sent is None or exchange.status not in (None, 200):
+            return
+        elif flight.reader.first_token is None and not self._has_token(flight):
+            if now - exchange.sent > limits.first_token_timeout_s:
+                _end(flight, "timeout", f"no token within {limits.first_token_timeout_s:g} s")
+        elif now - exchange.stamps[-1] > limits.idle_timeout_s:
+            _end(flight, "stall", f"nothing came for {limits.idle_timeout_s:g} s")
+
+    def _has_token(self, flight: _Flight) -> bool:
+        """Look ahead, only until the first token: a role-only event must not start the idle clock
+        while the prompt is still in the queue.
+        """
+        if flight.exchange.chunks and is_event_stream(flight.exchange):
+            flight.interpret(SLICE)
+        return flight.reader.first_token is not None
+
+    async def _break_off(self, digester: asyncio.Task[None]) -> None:
+        """Abort: nothing new leaves; what is in flight gets a moment to fail by itself."""
+        if self._aborted == "server_died" and self._flights:
+            await asyncio.wait([f.task for f in self._flights.values()], timeout=ABORT_GRACE_S)
+        kind: Failure = "timeout" if self._aborted == "deadline" else "cut"
+        for flight in list(self._flights.values()):
+            _end(flight, kind, f"the replay was ended: {self._aborted}")
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=2.0)
+        rest = asyncio.ensure_future(self._ended.join())
+        await asyncio.wait([rest, digester], return_when=asyncio.FIRST_COMPLETED)
+        rest.cancel()
+
+    def _not_sent(self, job: Job) -> RequestRecord:
+        return RequestRecord(
+            index=job.index,
+            due_s=job.due_s,
+            measured=job.measured,
+            planned_input_tokens=job.input_tokens,
+            planned_output_tokens=job.output_tokens,
+            failure="not_sent",
+            detail=f"the replay was ended: {self._aborted}",
+            session=job.session,
+            turn=job.turn,
+            worker=self._shard.worker,
+        )
+
+
+async def _until(due: float) -> None:
+    """Sleep until an absolute monotonic instant; never returns early."""
+    while (wait := due - time.monotonic()) > 0:  # noqa: ASYNC110 - time is the condition
+        await asyncio.sleep(max(wait, MIN_SLEEP_S))
+
+
+def _end(flight: _Flight, fault: Failure, detail: str) -> None:
+    if flight.exchange.fault is None:
+        flight.exchange.fail(fault, detail)
+        flight.task.cancel()
+
+
+def _p95(values: deque[float]) -> float | None:
+    """Nearest-rank 95th percentile; None for no values."""
+    ranked = sorted(values)
+    return ranked[-(-len(ranked) * 95 // 100) - 1] if ranked else None

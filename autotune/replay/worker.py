@@ -1,0 +1,146 @@
+"""A replay worker process: `python -m autotune.replay.worker FOLDER`.
+
+Reads its shard from FOLDER, says `ready`, is told `start <monotonic instant>` on its standard
+input, replays, prints a progress line every half second, and leaves its report in FOLDER.
+`stop <reason>` ends it early; so does the end of its standard input, because then its parent is
+gone. There is no other traffic. Imports are few: a trial waits for this process to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import uvloop
+
+from autotune.replay.dispatch import Dispatcher
+from autotune.replay.shard import Bodies, Shard, WorkerReport, read_shard, write_report
+from autotune.replay.transport import HttpTransport
+
+PROGRESS_S = 0.5
+LEAD_S = 0.02
+"""The event loop is already turning when the first request falls due."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the worker. Returns its exit status: 0 with a report left behind, 3 without a parent."""
+    folder = Path(arguments[0])
+    shard = read_shard(folder)
+    _allow_many_connections()
+    with Bodies(folder) as bodies, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        report = runner.run(_replay(shard, bodies))
+    if report is None:
+        return 3
+    write_report(folder, report)
+    return 0
+
+
+async def _replay(shard: Shard, bodies: Bodies) -> WorkerReport | None:
+    headers = {}
+    if shard.api_key_env is not None and (key := os.environ.get(shard.api_key_env)):
+        headers["Authorization"] = f"Bearer {key}"
+    transport = HttpTransport(shard.url, headers=headers, connect_timeout_s=shard.connect_timeout_s)
+    await transport.open()
+    dispatcher = Dispatcher(shard, transport, bodies.of)
+    orders = _Orders(dispatcher)
+    with orders.listening():
+        _say(b"ready\n")
+        start = await orders.start()
+        if start is None:
+            await transport.close()
+            return None
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        teller = asyncio.ensure_future(_tell(dispatcher))
+        await asyncio.sleep(max(0.0, start - time.monotonic() - LEAD_S))
+        cpu, wall = time.process_time(), time.monotonic()
+        records = await dispatcher.run(start)
+        cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+        teller.cancel()
+        await transport.close()
+    _say(orjson.dumps(dispatcher.progress()) + b"\n")
+    health = {
+        **dispatcher.health(),
+        "cpu_s": cpu,
+        "wall_s": wall,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    return WorkerReport(records=records, aborted=dispatcher.aborted, health=health)
+
+
+class _Orders:
+    """The parent's lines on standard input, read without blocking the loop."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._rest = b""
+        self._start: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """Listen while the context lasts."""
+        return _reader(sys.stdin.fileno(), self._readable)
+
+    async def start(self) -> float | None:
+        """The start instant, or None when told to stop (or orphaned) before it came."""
+        return await self._start
+
+    def _readable(self) -> None:
+        data = os.read(sys.stdin.fileno(), 4096)
+        if not data:
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self._stop("orphaned")
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            order, _, value = line.decode().partition(" ")
+            if order == "start" and not self._start.done():
+                self._start.set_result(float(value))
+            elif order == "stop":
+                self._stop(value)
+
+    def _stop(self, reason: str) -> None:
+        if not self._start.done():
+            self._start.set_result(None)
+        self._dispatcher.abort(reason)
+
+
+@contextlib.contextmanager
+def _reader(fd: int, callback: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_reader(fd, callback)
+    try:
+        yield
+    finally:
+        loop.remove_reader(fd)
+
+
+async def _tell(dispatcher: Dispatcher) -> None:
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        _say(orjson.dumps(dispatcher.progress()) + b"\n")
+
+
+def _say(line: bytes) -> None:
+    """Write one line to the parent; dropped rather than waited for if the parent does not read."""
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        os.write(sys.stdout.fileno(), line)
+
+
+def _allow_many_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    os.set_blocking(sys.stdout.fileno(), False)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,376 @@
+"""The tables below the first screen: compare, trials, failures, workload, environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from autotune.canonical import Json
+from autotune.report import reading
+from autotune.report.comparison import compare, sides
+from autotune.report.figure import goal_words, mark_of, reason_text, state_word
+from autotune.report.first_screen import STANDING_WORDS, hardware
+from autotune.report.latency import latency_curves
+from autotune.report.numbers import bounds, count, duration, fixed, percent, quantity, share
+from autotune.report.show import evidence
+from autotune.report.small_charts import trial_curves
+from autotune.report.svg import Mark
+from autotune.report.verdict_words import limit_text
+from autotune.report.view import StudyView, TrialView, metric_of
+from autotune.report.words import change_cell, metric_label, setting
+from autotune.spec.vocabulary import METRICS, MetricName
+
+_HEADLINE = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "e2e_p95",
+             "output_throughput", "request_throughput", "goodput", "success_rate", "kv_usage_max",
+             "preemptions", "prefix_hit_rate", "gpu_memory_peak", "power_mean",
+             "startup_seconds")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRow:
+    """One metric, today beside new, as text (table T1)."""
+
+    group: str
+    label: str
+    definition: str
+    anchor: str
+    today: str
+    new: str
+    today_range: str
+    new_range: str
+    change: str
+    limit: str
+    state: str
+    standing: str
+    minor: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """One trial, as a line of the table (T2) and as its own part of the page.
+
+    `order` sorts by default: feasible by goal, infeasible by distance to the limits, failures by
+    cause. `goal_sort` is the full value for sorting, or empty.
+    """
+
+    number: int
+    role: str
+    word: str
+    mark: Mark
+    order: tuple[int, float, str, int]
+    goal: str
+    goal_sort: str
+    limits: str
+    chips: tuple[tuple[str, str, str], ...]
+    seconds: float
+    time: str
+    note: str
+    trial: TrialView
+    evidence: tuple[str, ...]
+    phases: tuple[tuple[str, str], ...]
+    metrics: tuple[tuple[str, str, str], ...]
+    validity: tuple[str, ...]
+    bound: str
+    pictures: tuple[Markup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRow:
+    """Trials that ended for the same reason (table T4)."""
+
+    cause: str
+    trials: tuple[int, ...]
+    common: str
+    boundary: str
+    line: str
+    message: str
+
+
+def compare_rows(view: StudyView) -> list[CompareRow]:
+    """Every metric that was measured, baseline beside the candidate."""
+    today, new = sides(view)
+    samples = [side.requests[0] // len(side.trials) if side else None for side in (today, new)]
+    rows = []
+    for row in compare(view):
+        scale = view.units.scale(row.metric)
+        limit = row.limits[0] if row.limits else None
+        state = STANDING_WORDS.get(limit.standing, "not measured") if limit else ""
+        if limit is not None and limit.unbounded:
+            state = "broken"
+        rows.append(
+            CompareRow(
+                group=row.group,
+                label=metric_label(row.metric),
+                definition=row.metric.title,
+                anchor=row.metric.family,
+                today=quantity(row.today, scale, row.today_interval),
+                new=quantity(row.new, scale, row.new_interval),
+                today_range=bounds(row.today, scale, row.today_interval, samples=samples[0]),
+                new_range=bounds(row.new, scale, row.new_interval, samples=samples[1]),
+                change=_change_text(row.metric, row.today, row.new)
+                or change_cell(row.metric, row.change),
+                limit=", ".join(limit_text(view, state) for state in row.limits),
+                state=state,
+                standing=limit.standing if limit else "",
+                minor=row.group == "other latency" and _is_minor(row.metric),
+            )
+        )
+    return rows
+
+
+def _is_minor(metric: MetricName) -> bool:
+    """Statistics that few readers ask for; they stand in a closed part of the table."""
+    return metric.family in {"ttft_service", "chunk_gap"} or metric.statistic in {"p90", "max"}
+
+
+def _change_text(metric: MetricName, today: float | None, new: float | None) -> str | None:
+    """Changes that are no ratio: shares as percentage points, counts from zero, missing sides."""
+    if today is None or new is None:
+        return "not comparable (one side was not measured)"
+    if metric.unit == "ratio":
+        points = 100 * (new - today)
+        if abs(points) < 0.005:
+            return "no change"
+        return f"{fixed(abs(points), 2)} points {'lower' if points < 0 else 'higher'}"
+    if today == new:
+        return "no change"
+    return "not comparable (from zero)" if today == 0 else None
+
+
+def trial_rows(view: StudyView) -> list[TrialRow]:
+    """All trials with all that their part of the page shows, in the table's default order."""
+    families = ("ttft", "tpot")
+    curves = {trial.number: latency_curves(trial.folder, families) for trial in view.trials}
+    today = curves.get(view.baseline.number, {}) if view.baseline else {}
+    rows = [
+        _trial_row(view, t, tuple(trial_curves(view, t, curves[t.number], today)))
+        for t in view.trials
+    ]
+    return sorted(rows, key=lambda row: row.order)
+
+
+def _trial_row(view: StudyView, trial: TrialView, pictures: tuple[Markup, ...]) -> TrialRow:
+    record, goal = trial.record, view.goal(trial)
+    seconds = record.seconds.get("total", math.fsum(record.seconds.values()))
+    lossy = {knob.name for knob in view.knobs if knob.lossy}
+    measurement = trial.measurement
+    return TrialRow(
+        number=trial.number,
+        role=record.role,
+        word=state_word(trial),
+        mark=mark_of(view, trial) if record.role != "confirm" else "other",
+        order=_order(view, trial),
+        goal=goal_words(view, trial),
+        goal_sort="" if goal is None else repr(goal),
+        limits=_limits_words(trial),
+        chips=tuple(
+            (name, f"{setting(new)}", "lossy" if name in lossy else "")
+            for name, (_, new) in trial.changed.items()
+        ),
+        seconds=seconds,
+        time=duration(seconds),
+        note=_note(trial),
+        trial=trial,
+        evidence=tuple(evidence(trial)),
+        phases=tuple(
+            (phase, duration(value)) for phase, value in record.seconds.items() if phase != "total"
+        ),
+        metrics=tuple(_metric_rows(view, trial)),
+        validity=measurement.validity.reasons if measurement else (),
+        bound=_bound(trial),
+        pictures=pictures,
+    )
+
+
+def _order(view: StudyView, trial: TrialView) -> tuple[int, float, str, int]:
+    record, goal = trial.record, view.goal(trial)
+    if record.role == "confirm":
+        return 3, float(record.pair or 0), "", trial.number
+    if goal is not None and record.feasible:
+        return 0, -goal if view.maximized else goal, "", trial.number
+    if record.state == "measured":
+        return 1, max(record.constraints.values(), default=0.0), "", trial.number
+    return 2, 0.0, reason_text(trial), trial.number
+
+
+def _limits_words(trial: TrialView) -> str:
+    """The worst limit and by how much; empty for a trial without values."""
+    record = trial.record
+    if record.state != "measured" or not record.constraints:
+        return ""
+    text, by = max(record.constraints.items(), key=lambda item: item[1])
+    if by <= 0:
+        return "all met"
+    metric = metric_of(text)
+    return f"{metric_label(metric) if metric else text} by {percent(by)}"
+
+
+def _note(trial: TrialView) -> str:
+    record = trial.record
+    if record.role == "confirm":
+        return f"confirmation, pair {(record.pair or 0) + 1}"
+    if record.state != "measured":
+        phase = f" ({record.phase})" if record.phase else ""
+        return f"{reason_text(trial)}{phase}"
+    return "suspect" if record.validity == "suspect" else ""
+
+
+def _metric_rows(view: StudyView, trial: TrialView) -> list[tuple[str, str, str]]:
+    rows = []
+    planned = trial.measurement.planned if trial.measurement else None
+    for name in _HEADLINE:
+        metric = METRICS[name]
+        value, interval = trial.metric(metric), trial.interval(metric)
+        if trial.is_unbounded(metric):
+            rows.append((metric_label(metric), "not met (failures)", ""))
+        elif trial.measurement is not None and metric.key in trial.measurement.metrics:
+            scale = view.units.scale(metric)
+            rows.append(
+                (
+                    metric_label(metric),
+                    quantity(value, scale, interval),
+                    bounds(value, scale, interval, samples=planned),
+                )
+            )
+    return rows
+
+
+def _bound(trial: TrialView) -> str:
+    diagnosis = trial.measurement.diagnosis if trial.measurement else {}
+    bound = diagnosis.get("bound") or diagnosis.get("kind")
+    if not bound:
+        return ""
+    reasons = "; ".join(reading.texts(diagnosis.get("evidence")))
+    words = str(bound).replace("_", " ")
+    return f"Bound by {words}: {reasons}." if reasons else f"Bound by {words}."
+
+
+def failure_rows(view: StudyView) -> list[FailureRow]:
+    """Failed trials by cause, most frequent first."""
+    causes: dict[str, list[TrialView]] = {}
+    for trial in view.trials:
+        if trial.record.state != "measured":
+            causes.setdefault(reason_text(trial), []).append(trial)
+    rows = [
+        FailureRow(
+            cause=cause,
+            trials=tuple(trial.number for trial in trials),
+            common=_common(trials),
+            boundary=_boundary(view, trials),
+            line=next((line for t in trials for line in reversed(evidence(t))), ""),
+            message=next((t.record.message for t in trials if t.record.message), ""),
+        )
+        for cause, trials in causes.items()
+    ]
+    return sorted(rows, key=lambda row: (-len(row.trials), row.cause))
+
+
+def _common(trials: Sequence[TrialView]) -> str:
+    first = trials[0].changed
+    shared = [
+        f"{name} {setting(pair[1])}"
+        for name, pair in first.items()
+        if all(name in t.changed and t.changed[name][1] == pair[1] for t in trials)
+    ]
+    if not shared:
+        return "nothing in common" if len(trials) > 1 else "same as today"
+    return ", ".join(shared)
+
+
+def _boundary(view: StudyView, failed: Sequence[TrialView]) -> str:
+    """Numeric knobs for which every failed value lies beyond every value that ran."""
+    ran = [trial for trial in view.searched if trial.record.state == "measured"]
+    found = []
+    for name in sorted({name for trial in failed for name in trial.changed}):
+        bad, good = _numbers(failed, name), _numbers(ran, name)
+        if len(bad) < len(failed) or not good:
+            continue
+        if min(bad) > max(good):
+            found.append(f"{name}: {max(good):g} ran, {min(bad):g} failed")
+        elif max(bad) < min(good):
+            found.append(f"{name}: {min(good):g} ran, {max(bad):g} failed")
+    return "; ".join(found) or "none found"
+
+
+def _numbers(trials: Sequence[TrialView], name: str) -> list[float]:
+    values = [trial.record.params.get(name) for trial in trials]
+    return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+
+
+def workload_rows(view: StudyView) -> list[tuple[str, str]]:
+    """The traffic in words; facts that the study does not know are left out."""
+    facts = view.workload
+    numbers = reading.numbers(facts)
+    rows = [("file", str(facts["path"]).rsplit("/", 1)[-1])] if facts.get("path") else []
+    rows += [(key, str(facts[key])) for key in ("format", "digest") if facts.get(key)]
+    words: dict[str, tuple[str, Callable[[float], str]]] = {
+        "requests": ("requests", count),
+        "duration_s": ("recording", duration),
+        "window_s": ("replayed window", duration),
+        "rate_mean": ("mean rate", _rate),
+        "rate_peak_1s": ("peak rate in 1 s", _rate),
+        "prefix_reuse": ("prompt tokens seen before", share),
+        "sessions": ("sessions", count),
+    }
+    rows += [(label, form(numbers[key])) for key, (label, form) in words.items() if key in numbers]
+    for key, label in (("input_tokens", "prompt tokens"), ("output_tokens", "output tokens")):
+        stats = reading.numbers(facts.get(key))
+        if stats:
+            rows.append((label, ", ".join(f"{k} {count(v)}" for k, v in stats.items())))
+    skipped = reading.numbers(facts.get("skipped_by_reason"))
+    if skipped:
+        rows.append(("left out", ", ".join(f"{count(v)} {k}" for k, v in skipped.items())))
+    if "held_out" in facts:
+        rows.append(("confirmed on", "a window the search never saw" if facts["held_out"] is True
+                     else "the same traffic as the search"))  # fmt: skip
+    return rows + [("note", note) for note in reading.texts(facts.get("notes"))]
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g} requests/s"
+
+
+def environment_rows(view: StudyView) -> list[tuple[str, str]]:
+    """What the study ran on, as far as the fingerprint knows."""
+    fingerprint, engine = view.fingerprint, view.engine
+    machine = reading.mapping(fingerprint.get("machine"))
+    rows: list[tuple[str, Json]] = [
+        ("model", view.model),
+        ("engine", engine.get("kind")),
+        ("engine version", engine.get("version")),
+        ("launcher", engine.get("launcher")),
+        ("image", engine.get("image")),
+        ("image digest", engine.get("image_digest")),
+        ("hardware", hardware(view)),
+        ("driver", machine.get("driver")),
+        ("CPU cores", machine.get("cpu_count")),
+        ("system", machine.get("os")),
+        ("autotune", fingerprint.get("tool")),
+        ("started", fingerprint.get("started_at")),
+        ("search", _pairs_text(view.search)),
+        ("budget", _budget_text(view.budget)),
+    ]
+    return [(name, _text(value)) for name, value in rows if value not in (None, "", {}, [])]
+
+
+def _text(value: Json) -> str:
+    if isinstance(value, Mapping):
+        return _pairs_text(value)
+    return str(value)
+
+
+def _pairs_text(value: Mapping[str, Json]) -> str:
+    return ", ".join(f"{key} {setting(item)}" for key, item in value.items() if item is not None)
+
+
+def _budget_text(budget: Mapping[str, Json]) -> str:
+    numbers = reading.numbers(budget)
+    parts = []
+    if "time" in numbers:
+        parts.append(duration(numbers["time"]))
+    if "trials" in numbers:
+        parts.append(f"{count(numbers['trials'])} trials")
+    return ", ".join(parts)

@@ -1,0 +1,117 @@
+"""What finished trials add up to: the finalist, its pairs with the baseline, the verdict. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from autotune.measure.comparison import ConfirmPair, Standing, Verdict, decide
+from autotune.search.finalists import Contender, choose
+from autotune.search.proposer import Known
+from autotune.space.candidate import Candidate
+from autotune.spec.expressions import Objective
+from autotune.study.ranking import baseline_record, best_trial
+from autotune.study.record import TrialRecord
+
+
+class Conclusion:
+    """Reads one set of finished records (interrupted trials are ignored)."""
+
+    def __init__(
+        self,
+        records: Sequence[TrialRecord],
+        objectives: Sequence[Objective],
+        baseline: Candidate,
+    ) -> None:
+        self._records = [r for r in records if r.state != "interrupted"]
+        self._objectives = objectives
+        self._baseline = baseline
+
+    @property
+    def finalist(self) -> TrialRecord | None:
+        """The search trial that is worth a confirmation: feasible and better than the baseline."""
+        origin = baseline_record(self._records)
+        chosen = choose(
+            [self._contender(r) for r in self._records if r.role == "search"],
+            None if origin is None else self._contender(origin),
+            direction=self._objectives[0].direction,
+            count=1,
+        )
+        return next((r for r in self._records if chosen and r.number == chosen[0]), None)
+
+    def confirmations(self, finalist: TrialRecord) -> list[TrialRecord]:
+        """Confirm launches of the finalist and of the baseline."""
+        sides = {finalist.candidate, self._baseline}
+        return [r for r in self._records if r.role == "confirm" and r.candidate in sides]
+
+    def verdict(self) -> Verdict:
+        """The verdict on what was measured so far."""
+        origin = baseline_record(self._records)
+        finalist = self.finalist
+        best = finalist or best_trial(self._records, self._objectives)
+        return decide(
+            objective=self._objectives[0],
+            baseline=None if origin is None else self._standing(origin),
+            best=None if best is None else self._standing(best),
+            pairs=[] if finalist is None else self._pairs(finalist),
+        )
+
+    def known(self) -> list[Known]:
+        """The trials that a proposer learns from."""
+        return [
+            Known(
+                candidate=record.candidate,
+                values=[record.values[o.text] for o in self._objectives]
+                if record.state == "measured"
+                else None,
+                violations=record.constraints,
+                infeasible_reason=record.reason if record.state == "infeasible" else None,
+            )
+            for record in self._records
+            if record.role != "confirm"
+        ]
+
+    def _pairs(self, finalist: TrialRecord) -> list[ConfirmPair]:
+        launches = self.confirmations(finalist)
+        pairs = []
+        for number in sorted({r.pair for r in launches if r.pair is not None}):
+            ours = [r for r in launches if r.pair == number]
+            base = next((r for r in ours if r.candidate == self._baseline), None)
+            best = next((r for r in ours if r.candidate == finalist.candidate), None)
+            if base is None or best is None:
+                continue
+            pairs.append(
+                ConfirmPair(
+                    pair=number,
+                    baseline_trial=base.number,
+                    best_trial=best.number,
+                    baseline_value=self._value(base),
+                    best_value=self._value(best),
+                    best_feasible=best.feasible,
+                )
+            )
+        return pairs
+
+    def _value(self, record: TrialRecord) -> float | None:
+        return record.values.get(self._objectives[0].text)
+
+    def _standing(self, record: TrialRecord) -> Standing:
+        return Standing(trial=record.number, value=self._value(record), feasible=record.feasible)
+
+    def _contender(self, record: TrialRecord) -> Contender:
+        return Contender(
+            trial=record.number,
+            value=self._value(record),
+            feasible=record.feasible,
+            changes=len(record.candidate.changed_from(self._baseline)),
+        )
+
+
+def mean_metrics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Mean of each metric over launches; None where any launch has none."""
+    keys = set.intersection(*(set(m) for m in metrics)) if metrics else set()
+    result: dict[str, float | None] = {}
+    for key in keys:
+        present = [value for value in (m[key] for m in metrics) if value is not None]
+        result[key] = statistics.fmean(present) if len(present) == len(metrics) else None
+    return result

@@ -1,0 +1,264 @@
+"""Measuring one running server: warm-up, priming, replay, judgement.
+
+Used by every trial and by `autotune replay`, so both give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autotune.canonical import Json
+from autotune.clock import Clock, StopSignal
+from autotune.launch.launcher import RunningServer
+from autotune.measure.gpu_reader import nvml_reader
+from autotune.measure.measurement import Measurement
+from autotune.measure.outcome import Infeasible, Measured, Unmeasurable
+from autotune.measure.scoring import request_limits, score
+from autotune.measure.summary import measure
+from autotune.measure.telemetry import Telemetry
+from autotune.replay.parquet import write_records
+from autotune.replay.records import PlannedRequest, ReplayProgress, ReplayResult
+from autotune.replay.replayer import ReplayOptions, replay, warm_up
+from autotune.spec.expressions import Constraint, Objective
+from autotune.workload.prompts import PromptBuilder
+from autotune.workload.trace import Request, Trace
+
+WARM_UP_OUTPUT_TOKENS = 8
+WARM_UP_REQUESTS = 8
+"""How many requests `warmup: auto` sends: enough to touch the shapes of the traffic, from the
+shortest prompt to the longest, without costing more than a few seconds."""
+LEAD_S = 0.5
+"""Replay starts this long before the first due time, so that connections and loops are up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureSettings:
+    """What every measurement of a study has in common."""
+
+    objectives: Sequence[Objective]
+    constraints: Sequence[Constraint]
+    metric_names: Mapping[str, str]
+    vocab_size: int
+    warmup: int | None
+    workers: int = 1
+    priming: Sequence[Request] = ()
+    held_out_priming: Sequence[Request] = ()
+    drain_s: float = 60.0
+    api_key_env: str | None = None
+    gpus: tuple[str, ...] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class MeasureSession:
+    """One measurement of one server, step by step."""
+
+    server_url: str
+    model: str
+    alive: Callable[[], bool]
+    trace: Trace
+    folder: Path
+    startup_s: float | None
+    salt: str
+    settings: MeasureSettings
+    clock: Clock
+    stop: StopSignal
+    priming: Sequence[Request] = ()
+    _sent_before: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def expected_s(self) -> float:
+        """How long the replay takes if the server keeps up."""
+        return self.trace.duration_s + LEAD_S + 1.0
+
+    def warm_up(self) -> None:
+        """Send requests that are never counted: first strangers that wake the engine's kernels,
+        then the prefixes that the window would have found in the cache.
+        """
+        count = WARM_UP_REQUESTS if self.settings.warmup is None else self.settings.warmup
+        chosen = spread(self.trace.requests, count)
+        strangers = self._plan(
+            [
+                replace(r, at_s=0.0, output_tokens=min(r.output_tokens, WARM_UP_OUTPUT_TOKENS),
+                        blocks=())
+                for r in chosen
+            ],
+            salt=f"{self.salt}/warm",
+        )  # fmt: skip
+        primers = self._plan(
+            [replace(r, at_s=0.0, output_tokens=1) for r in self.priming], salt=self.salt
+        )
+        for name, batch, together in (("warmup", strangers, 4), ("primed", primers, 1)):
+            if batch:
+                warm_up(
+                    batch,
+                    url=self.server_url,
+                    model=self.model,
+                    options=self._options(),
+                    directory=self.folder,
+                    clock=self.clock,
+                    stop=self.stop,
+                    alive=self.alive,
+                    concurrency=together,
+                )
+            self._sent_before[name] = len(batch)
+
+    def replay(
+        self,
+        *,
+        deadline_s: float | None,
+        on_progress: Callable[[ReplayProgress], None] | None,
+    ) -> ReplayResult:
+        """Replay the trace at its recorded times; telemetry beside it; records to parquet."""
+        planned = self._plan(self.trace.requests, salt=self.salt)
+        options = self._options()
+        if deadline_s is not None:
+            drain_s = max(1.0, min(options.drain_timeout_s, deadline_s - self.expected_s))
+            options = replace(options, drain_timeout_s=drain_s)
+        telemetry = Telemetry(
+            self.server_url, self.settings.metric_names, gpu=nvml_reader(self.settings.gpus)
+        )
+        telemetry.start()
+        try:
+            result = replay(
+                planned,
+                url=self.server_url,
+                model=self.model,
+                options=options,
+                directory=self.folder,
+                clock=self.clock,
+                stop=self.stop,
+                alive=self.alive,
+                on_progress=on_progress,
+            )
+        finally:
+            self._telemetry = telemetry.stop()
+            telemetry.write_parquet(self.folder / "telemetry.parquet")
+        write_records(self.folder / "requests.parquet", result.records)
+        return result
+
+    def measurement(self, result: ReplayResult) -> Measurement:
+        """The numbers of a replay, with their validity."""
+        constraints = self.settings.constraints
+        context: dict[str, Json] = {
+            "cache_state": "salted per measurement",
+            "warmup_requests": self._sent_before.get("warmup", 0),
+            "priming_requests": self._sent_before.get("primed", 0),
+        }
+        return measure(
+            result,
+            telemetry=self._telemetry,
+            startup_s=self.startup_s,
+            limits=request_limits(constraints),
+            limited=[
+                *(c.metric for c in constraints),
+                *(o.metric for o in self.settings.objectives),
+            ],
+            context=context,
+        )
+
+    def judge(
+        self, result: ReplayResult, *, baseline: Mapping[str, float | None] | None
+    ) -> Measured | Infeasible | Unmeasurable:
+        """A measurement seen through the objectives and limits; an invalid one has no score."""
+        measurement = self.measurement(result)
+        if measurement.validity.verdict == "invalid":
+            return Unmeasurable(
+                reason="measurement_invalid",
+                message="; ".join(measurement.validity.reasons),
+                measurement=measurement,
+            )
+        verdict = score(
+            measurement,
+            self.settings.objectives,
+            self.settings.constraints,
+            measurement.metrics if baseline is None else baseline,
+        )
+        if isinstance(verdict, Infeasible):
+            return verdict
+        if isinstance(verdict, Unmeasurable):
+            return replace(verdict, measurement=measurement)
+        return Measured(measurement=measurement, score=verdict)
+
+    _telemetry: Mapping[str, float | None] = field(default_factory=dict)
+
+    def _options(self) -> ReplayOptions:
+        return ReplayOptions(
+            workers=self.settings.workers,
+            cache_salt=self.salt,
+            drain_timeout_s=self.settings.drain_s,
+            api_key_env=self.settings.api_key_env,
+        )
+
+    def _plan(self, requests: Sequence[Request], *, salt: str) -> list[PlannedRequest]:
+        builder = PromptBuilder(
+            vocab_size=self.settings.vocab_size, salt=salt, block_size=self.trace.block_size
+        )
+        planned: list[PlannedRequest] = []
+        last_of_session: dict[str, int] = {}
+        for index, request in enumerate(requests):
+            after = last_of_session.get(request.session) if request.session else None
+            chained = after is not None and request.gap_s is not None
+            planned.append(
+                PlannedRequest(
+                    index=index,
+                    due_s=request.at_s + LEAD_S,
+                    prompt=builder.tokens(request),
+                    output_tokens=request.output_tokens,
+                    after=after if chained else None,
+                    gap_s=request.gap_s or 0.0,
+                    session=request.session,
+                    turn=request.turn,
+                    priority=request.priority,
+                )
+            )
+            if request.session:
+                last_of_session[request.session] = index
+        return planned
+
+
+def spread(requests: Sequence[Request], count: int) -> list[Request]:
+    """`count` requests from the shortest prompt to the longest, evenly over the ranks."""
+    if count <= 0 or not requests:
+        return []
+    ranked = sorted(requests, key=lambda r: r.input_tokens)
+    if count == 1:
+        return [ranked[len(ranked) // 2]]
+    last = len(ranked) - 1
+    return [ranked[round(last * i / (count - 1))] for i in range(count)]
+
+
+class Measurer:
+    """Makes sessions with a study's settings."""
+
+    def __init__(self, settings: MeasureSettings, *, clock: Clock, stop: StopSignal) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._stop = stop
+
+    def session(
+        self,
+        server: RunningServer,
+        trace: Trace,
+        folder: Path,
+        startup_s: float | None,
+        *,
+        salt: str,
+        held_out: bool = False,
+    ) -> MeasureSession:
+        """A session against one server. `salt` must differ between measurements."""
+        settings = self._settings
+        return MeasureSession(
+            server_url=server.url,
+            model=server.plan.model,
+            alive=lambda: server.poll() is None,
+            trace=trace,
+            folder=folder,
+            startup_s=startup_s,
+            salt=salt,
+            settings=settings,
+            priming=settings.held_out_priming if held_out else settings.priming,
+            clock=self._clock,
+            stop=self._stop,
+        )

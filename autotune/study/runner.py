@@ -1,0 +1,275 @@
+"""The loop: baseline, search, confirmation, verdict. Everything it knows comes from files, so a
+run that was killed goes on where its directory stands.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.clock import Clock, StopSignal
+from autotune.errors import AutotuneError, Interrupted
+from autotune.measure.comparison import Verdict
+from autotune.measure.outcome import Outcome
+from autotune.search.budget import Budget, Decision, affordable_repeats, may_confirm, may_start
+from autotune.search.finalists import launch_order
+from autotune.search.proposer import Proposer
+from autotune.space.candidate import Candidate
+from autotune.study.breaker import Breaker
+from autotune.study.conclusion import Conclusion, mean_metrics
+from autotune.study.directory import StudyDirectory, read_json, write_json
+from autotune.study.prepare import PreparedStudy
+from autotune.study.ranking import baseline_record, best_trial
+from autotune.study.record import Role, TrialRecord
+from autotune.study.stream import EventStream
+from autotune.study.trial import TrialExecutor, TrialTask
+
+GRACE_S = 10.0
+"""A trial that was begun inside the budget may run over its end by one ordinary launch and this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyEnd:
+    """How a run ended. `error` is set when something other than the plan ended it."""
+
+    verdict: Verdict
+    stopped_because: str
+    error: AutotuneError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The command's exit code: a verdict stands (0), nothing feasible (3), or the error's."""
+        if self.error is not None:
+            return self.error.exit_code
+        return 3 if self.verdict.verdict == "no_feasible" else 0
+
+
+class StudyRunner:
+    """Owns the order of trials and the budget; knows nothing of how trials are run."""
+
+    def __init__(
+        self,
+        study: PreparedStudy,
+        directory: StudyDirectory,
+        executor: TrialExecutor,
+        proposer: Proposer,
+        events: EventStream,
+        *,
+        clock: Clock,
+        stop: StopSignal,
+    ) -> None:
+        self._study = study
+        self._directory = directory
+        self._executor = executor
+        self._proposer = proposer
+        self._events = events
+        self._clock = clock
+        self._stop = stop
+        self._records: list[TrialRecord] = directory.records()
+        self._budget = Budget(
+            time_s=study.spec.budget.time,
+            trials=study.spec.budget.trials,
+            used_s=sum(r.seconds.get("total", 0.0) for r in self._records),
+        )
+        self._breaker = Breaker(
+            directory.path, study.baseline, relative_limits=study.relative_limits
+        )
+        self._began = clock.monotonic()
+
+    def run(self) -> StudyEnd:
+        """Run to the end of the budget. Raises nothing that a study can meet: the end says what
+        happened, and `verdict.json` holds the verdict on what was measured so far.
+        """
+        error: AutotuneError | None = None
+        self._announce()
+        try:
+            self._baseline()
+            because = self._search()
+            because = self._confirm() or because
+        except AutotuneError as raised:
+            error, because = raised, raised.message
+        verdict = self._conclusion().verdict()
+        write_json(
+            self._directory.path / "verdict.json",
+            {
+                **verdict.to_json(),
+                "stopped_because": because,
+                "interrupted": isinstance(error, Interrupted),
+            },
+        )
+        self._events.emit(
+            "study_finished",
+            verdict=verdict.verdict,
+            best=verdict.best,
+            trials=len(self._records),
+            reason=verdict.reason,
+            stopped_because=because,
+        )
+        return StudyEnd(verdict=verdict, stopped_because=because, error=error)
+
+    # ---- the three acts
+
+    def _baseline(self) -> None:
+        record = baseline_record(self._finished())
+        if record is None or record.state == "unmeasurable":
+            record, _ = self._launch("baseline", self._study.baseline)
+        if (note := self._breaker.baseline(record)) is not None:
+            self._note(note)
+
+    def _search(self) -> str:
+        self._proposer.seed(self._conclusion().known())
+        while (decision := self._may_start()).allowed:
+            proposal = self._proposer.ask()
+            if proposal is None:
+                return "every setting of the space was tried"
+            record, outcome = self._launch("search", proposal.candidate)
+            self._proposer.tell(proposal, outcome)
+            self._breaker.after(record, outcome)
+        return decision.reason
+
+    def _confirm(self) -> str | None:
+        finalist = self._conclusion().finalist
+        baseline = baseline_record(self._finished())
+        if finalist is None or baseline is None or baseline.state != "measured":
+            return None
+        repeats = affordable_repeats(
+            self._budget,
+            repeats=self._study.spec.search.repeats,
+            finalists=1,
+            launch_s=self._launch_s(),
+        )
+        done = {(r.pair, r.candidate) for r in self._conclusion().confirmations(finalist)}
+        for launch in launch_order(baseline.number, (finalist.number,), repeats):
+            candidate = (finalist if launch.trial == finalist.number else baseline).candidate
+            if (launch.pair, candidate) in done:
+                continue
+            decision = may_confirm(
+                self._budget, elapsed_s=self._elapsed(), durations=self._durations()
+            )
+            if not decision.allowed:
+                return f"the confirmation was cut short: {decision.reason}"
+            record, outcome = self._launch("confirm", candidate, pair=launch.pair)
+            self._breaker.after(record, outcome)
+        return None
+
+    # ---- one trial
+
+    def _launch(
+        self, role: Role, candidate: Candidate, pair: int | None = None
+    ) -> tuple[TrialRecord, Outcome]:
+        """Run one trial, once more if the environment was at fault."""
+        record, outcome = self._attempt(role, candidate, pair)
+        if record.fault == "environment":
+            self._note(f"trial {record.number}: {record.message}; once more, the same settings")
+            record, outcome = self._attempt(role, candidate, pair)
+        best = best_trial(self._finished(), self._study.spec.objective)
+        if best is not None:
+            metric = self._study.spec.objective[0].metric.name
+            self._events.emit(
+                "best", trial=best.number, values=list(best.values.values()), metric=metric
+            )
+        return record, outcome
+
+    def _attempt(
+        self, role: Role, candidate: Candidate, pair: int | None
+    ) -> tuple[TrialRecord, Outcome]:
+        task = TrialTask(
+            number=self._directory.next_number(),
+            role=role,
+            candidate=candidate,
+            pair=pair,
+            held_out=role == "confirm",
+            baseline=self._reference(role),
+            deadline_s=self._deadline(),
+        )
+        try:
+            return self._executor.run(task)
+        finally:
+            self._records = self._directory.records()
+
+    def _reference(self, role: Role) -> Mapping[str, float | None] | None:
+        """The metrics that relative limits refer to: trial 0's, in the confirmation those of the
+        baseline's confirm launches so far, which see the same traffic.
+        """
+        if role == "baseline":
+            return None
+        if role == "confirm":
+            repeats = [
+                record
+                for record in self._records
+                if record.role == "confirm"
+                and record.state == "measured"
+                and record.candidate == self._study.baseline
+            ]
+            return mean_metrics([self._metrics(r) for r in repeats]) if repeats else None
+        baseline = baseline_record(self._finished())
+        if baseline is None or baseline.state != "measured":
+            return {}
+        return self._metrics(baseline)
+
+    def _metrics(self, record: TrialRecord) -> dict[str, float | None]:
+        data = read_json(self._directory.trial(record.number) / "measurement.json")
+        metrics: dict[str, float | None] = data["metrics"]
+        return metrics
+
+    def _conclusion(self) -> Conclusion:
+        return Conclusion(self._records, self._study.spec.objective, self._study.baseline)
+
+    # ---- budget
+
+    def _elapsed(self) -> float:
+        return self._clock.monotonic() - self._began
+
+    def _finished(self) -> list[TrialRecord]:
+        return [r for r in self._records if r.state != "interrupted"]
+
+    def _durations(self) -> list[float]:
+        return [r.seconds["total"] for r in self._finished() if "total" in r.seconds]
+
+    def _launch_s(self) -> float | None:
+        durations = self._durations()
+        return statistics.median(durations) if durations else None
+
+    def _may_start(self) -> Decision:
+        self._stop.check()
+        return may_start(
+            self._budget,
+            elapsed_s=self._elapsed(),
+            finished=sum(r.role != "confirm" for r in self._finished()),
+            durations=self._durations(),
+            repeats=self._study.spec.search.repeats,
+            finalists=1,
+        )
+
+    def _deadline(self) -> float | None:
+        if self._budget.time_s is None:
+            return None
+        left = self._budget.time_s - self._budget.used_s - self._elapsed()
+        return max(left, 0.0) + (self._launch_s() or 0.0) + GRACE_S
+
+    # ---- voice
+
+    def _announce(self) -> None:
+        spec = self._study.spec
+        names = [o.metric.name for o in spec.objective] + [c.metric.name for c in spec.constraints]
+        self._events.emit(
+            "study_started",
+            name=spec.name,
+            directory=str(self._directory.path),
+            budget_s=spec.budget.time,
+            budget_trials=spec.budget.trials,
+            used_s=round(self._budget.used_s, 3),
+            searched=sum(r.role != "confirm" for r in self._finished()),
+            confirmations=2 * spec.search.repeats,
+            metrics=list(dict.fromkeys(names)),
+            objective=[o.text for o in spec.objective],
+            constraints=[c.text for c in spec.constraints],
+            simulated=self._study.engine.simulated,
+            resumed=bool(self._records),
+        )
+        for note in self._study.notes:
+            self._note(note)
+
+    def _note(self, message: str) -> None:
+        self._events.emit("note", message=message)

@@ -1,0 +1,259 @@
+"""A study as files: all that `resume`, `report` and `script` need, written once at the start.
+
+`study.yaml` is the resolved study for people, `study.json` the same for programs, the workload lies
+beside them as replayed. Resuming reads nothing else, so a study survives changes of its sources.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from autotune import __version__
+from autotune.canonical import Json
+from autotune.clock import Clock, StopSignal
+from autotune.engines.catalog import engine_for
+from autotune.engines.engine import LaunchTarget
+from autotune.engines.plan import Mount
+from autotune.errors import InputError
+from autotune.launch.gpus import list_gpus
+from autotune.space.candidate import Candidate
+from autotune.space.knob import Knob
+from autotune.space.search_space import SearchSpace
+from autotune.space.space_file import read_space
+from autotune.spec.model import StudySpec
+from autotune.study.directory import StudyDirectory, read_json, write_json, write_text
+from autotune.study.prepare import PreparedStudy, Traffic, assemble
+from autotune.study.target import Baseline
+from autotune.workload.reader import read_trace
+from autotune.workload.trace import Request, Trace
+from autotune.workload.windows import Selection
+from autotune.workload.writer import digest, write_trace
+
+SEARCH, HELD_OUT = "workload.jsonl.zst", "held-out.jsonl.zst"
+PRIMING, HELD_OUT_PRIMING = "priming.jsonl.zst", "held-out-priming.jsonl.zst"
+SCHEMA = 1
+
+
+def write_snapshot(study: PreparedStudy, directory: StudyDirectory, *, started_at: str) -> None:
+    """Write everything that is fixed for a study. The presence of `study.json` makes it one, so
+    that file comes last.
+    """
+    folder = directory.path
+    directory.trials.mkdir(parents=True, exist_ok=True)
+    selection = study.traffic.selection
+    write_trace(folder / SEARCH, selection.search)
+    if selection.held_out is not None:
+        write_trace(folder / HELD_OUT, selection.held_out)
+    for name, primers in (
+        (PRIMING, selection.priming),
+        (HELD_OUT_PRIMING, selection.held_out_priming),
+    ):
+        if primers:
+            write_trace(folder / name, replace(selection.search, requests=tuple(primers)))
+    spec = spec_json(study.spec, study.space, study.baseline)
+    header = f"# {study.spec.name} as resolved on {started_at} by autotune {__version__}\n"
+    body = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=100)
+    write_text(folder / "study.yaml", header + body)
+    write_json(folder / "fingerprint.json", fingerprint(study, started_at))
+    write_json(
+        folder / "study.json",
+        {
+            "schema": SCHEMA,
+            "study_id": study.study_id,
+            **{key: value for key, value in spec.items() if key != "space"},
+            "space": space_summary(study.space),
+            "spec": spec,
+            "target": target_json(study.target),
+            "facts": dict(study.facts),
+            "engine_version": study.engine_version,
+            "traffic": {
+                "path": study.traffic.path,
+                "description": dict(study.traffic.description),
+                "notes": list(study.traffic.notes),
+            },
+        },
+    )
+
+
+def read_snapshot(directory: StudyDirectory, *, clock: Clock, stop: StopSignal) -> PreparedStudy:
+    """The study that a directory holds, ready to go on. Raises InputError for a broken one."""
+    data = read_json(directory.path / "study.json")
+    spec = StudySpec.model_validate(data["spec"])
+    reading = read_space(data["spec"]["space"])
+    if reading.space is None or reading.problems:
+        raise InputError(
+            message=f"the space in {directory.path}/study.json cannot be read",
+            problems=reading.problems,
+        )
+    target = target_from(data["target"])
+    traffic = data["traffic"]
+    return assemble(
+        study_id=data["study_id"],
+        spec=spec,
+        space=reading.space,
+        engine=engine_for(spec.engine.kind, data["engine_version"]),
+        version=data["engine_version"],
+        baseline=Baseline(candidate=Candidate(data["spec"]["baseline"]), target=target),
+        facts=data["facts"],
+        traffic=Traffic(
+            selection=_selection(directory.path),
+            description=traffic["description"],
+            path=traffic["path"],
+            source_notes=(),
+        ),
+        clock=clock,
+        stop=stop,
+    )
+
+
+def _selection(folder: Path) -> Selection:
+    def trace(name: str) -> Trace | None:
+        return read_trace(folder / name, strict=True) if (folder / name).exists() else None
+
+    def requests(name: str) -> tuple[Request, ...]:
+        found = trace(name)
+        return () if found is None else found.requests
+
+    return Selection(
+        search=read_trace(folder / SEARCH, strict=True),
+        held_out=trace(HELD_OUT),
+        over_limit=(),
+        priming=requests(PRIMING),
+        held_out_priming=requests(HELD_OUT_PRIMING),
+        notes=(),
+    )
+
+
+def spec_json(spec: StudySpec, space: SearchSpace, baseline: Candidate) -> dict[str, Json]:
+    """The study as a mapping that reads back as a study file: objectives and limits as text, the
+    space inline, the baseline as knobs.
+    """
+    data = spec.model_dump(mode="json", exclude={"objective", "constraints", "space", "baseline"})
+    data["engine"] = {k: v for k, v in data["engine"].items() if v is not None}
+    if spec.quality is None:
+        data.pop("quality")
+    return {
+        **data,
+        "baseline": dict(baseline.params),
+        "space": space_json(space),
+        "objective": [objective.text for objective in spec.objective],
+        "constraints": [constraint.text for constraint in spec.constraints],
+    }
+
+
+def space_json(space: SearchSpace) -> dict[str, Json]:
+    """A space as it could stand in a file, its ranges written out as values."""
+    data: dict[str, Json] = {"knobs": {knob.name: _knob_json(knob) for knob in space.knobs}}
+    if space.rules:
+        data["rules"] = [rule.text for rule in space.rules]
+    return data if space.engine is None else {"engine": space.engine, **data}
+
+
+def _knob_json(knob: Knob) -> dict[str, Json]:
+    entry: dict[str, Json] = {"type": knob.kind}
+    if knob.kind != "switch":
+        entry["values"] = list(knob.grid())
+    optional = {
+        "when": knob.when.text if knob.when else None,
+        "lossy": knob.lossy or None,
+        "versions": knob.versions,
+        "why": knob.why or None,
+        "env": knob.env,
+        "flag": knob.flag,
+    }
+    return entry | {key: value for key, value in optional.items() if value is not None}
+
+
+def space_summary(space: SearchSpace) -> dict[str, Json]:
+    """The space as the report shows it."""
+    return {
+        "name": space.name,
+        "knobs": [
+            {
+                "name": knob.name,
+                "kind": knob.kind,
+                "values": list(knob.grid()),
+                "lossy": knob.lossy,
+                "why": knob.why,
+                "when": knob.when.text if knob.when else None,
+            }
+            for knob in space.knobs
+        ],
+        "rules": [rule.text for rule in space.rules],
+    }
+
+
+def target_json(target: LaunchTarget) -> dict[str, Json]:
+    """A launch target as JSON; secrets by name only."""
+    return {
+        "model": target.model,
+        "launcher": target.launcher,
+        "args": dict(target.args),
+        "command": None if target.command is None else list(target.command),
+        "env": dict(target.env),
+        "secrets": dict(target.secrets),
+        "image": target.image,
+        "mounts": [
+            {"source": m.source, "target": m.target, "read_only": m.read_only}
+            for m in target.mounts
+        ],
+        "gpus": None if target.gpus is None else list(target.gpus),
+        "shm_size": target.shm_size,
+        "ipc_host": target.ipc_host,
+        "port": target.port,
+        "url": target.url,
+        "knob_env": dict(target.knob_env),
+        "knob_flags": dict(target.knob_flags),
+    }
+
+
+def target_from(data: Mapping[str, Json]) -> LaunchTarget:
+    """The inverse of `target_json`."""
+    values = dict(data)
+    values["mounts"] = tuple(Mount(**mount) for mount in values["mounts"])
+    for name in ("command", "gpus"):
+        values[name] = None if values[name] is None else tuple(values[name])
+    return LaunchTarget(**values)
+
+
+def fingerprint(study: PreparedStudy, started_at: str) -> dict[str, Json]:
+    """What the numbers of this study belong to: tool, engine, model, machine, workload."""
+    gpus = list_gpus()
+    selection = study.traffic.selection
+    return {
+        "tool": __version__,
+        "started_at": started_at,
+        "simulated": study.engine.simulated,
+        "engine": {
+            "kind": study.engine.kind,
+            "version": study.engine_version,
+            "launcher": study.target.launcher,
+            "image": study.target.image,
+            "image_digest": None,
+        },
+        "model": study.spec.model,
+        "machine": {
+            "gpus": [
+                {"name": gpu.name, "memory_bytes": gpu.memory_total, "uuid": gpu.uuid}
+                for gpu in gpus
+            ],
+            "driver": gpus[0].driver if gpus else None,
+            "cpu_count": os.cpu_count(),
+            "os": platform.platform(terse=True),
+        },
+        "workload": {
+            **study.traffic.description,
+            "path": study.traffic.path,
+            "digest": digest(selection.search),
+            "window_s": None if selection.window_s is None else list(selection.window_s),
+            "held_out": selection.held_out is not None,
+            "held_out_digest": None if selection.held_out is None else digest(selection.held_out),
+            "notes": list(study.traffic.notes),
+        },
+    }

@@ -1,0 +1,43 @@
+"""The study's own voice: makes events and hands them to every observer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from autotune.canonical import Json
+from autotune.clock import Clock
+from autotune.replay.records import ReplayProgress
+from autotune.study.directory import StudyDirectory
+from autotune.study.events import Event, Kind, Observer
+
+
+class EventStream:
+    """Stamps events, appends them to `events.jsonl` (all but progress) and tells the observers."""
+
+    def __init__(
+        self, clock: Clock, directory: StudyDirectory, observers: Sequence[Observer] = ()
+    ) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._observers = tuple(observers)
+        self._started = clock.monotonic()
+
+    def emit(self, kind: Kind, **data: Json) -> None:
+        """Make one event."""
+        event = Event(
+            kind=kind,
+            at=self._clock.utcnow().isoformat(timespec="milliseconds"),
+            elapsed_s=round(self._clock.monotonic() - self._started, 3),
+            data=data,
+        )
+        if kind != "progress":
+            self._directory.append_event(
+                {"kind": kind, "at": event.at, "elapsed_s": event.elapsed_s, **data}
+            )
+        for observer in self._observers:
+            observer(event)
+
+    def progress(self, trial: int, progress: ReplayProgress) -> None:
+        """A glance at the running replay."""
+        self.emit("progress", trial=trial, **asdict(progress))
