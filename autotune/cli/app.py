@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from autotune import __version__
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, EnvironmentFault
 
 Progress = Literal["auto", "live", "plain", "none"]
 
@@ -348,8 +348,19 @@ def main(arguments: list[str] | None = None) -> None:
 
         show_error(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        from autotune.cli.console import show_error
+
+        show_error(_machine_fault(error))
+        sys.exit(EnvironmentFault.exit_code)
     except Exception as error:  # noqa: BLE001 - the one boundary: a user never sees a traceback
         sys.exit(_own_fault(error))
+
+
+def _machine_fault(error: OSError) -> EnvironmentFault:
+    """A full disk, a folder that may not be written: whatever a command did not foresee."""
+    where = f": {error.filename}" if error.filename else ""
+    return EnvironmentFault(message=f"{(error.strerror or str(error)).lower()}{where}")
 
 
 def _own_fault(error: Exception) -> int:

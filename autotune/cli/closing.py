@@ -14,7 +14,7 @@ from autotune.report.view import StudyView
 
 WORDS = {
     "better": "BETTER",
-    "not_distinguishable": "NO DIFFERENCE SEEN",
+    "not_distinguishable": "NOT DISTINGUISHABLE",
     "keep_baseline": "KEEP",
     "no_feasible": "NOTHING FITS",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 
@@ -10,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.cli.progress import Row, StudyProgress
-from autotune.spec.units import format_duration
+from autotune.report.numbers import duration
 from autotune.study.events import Event
 
 REFRESH_PER_SECOND = 2
@@ -51,7 +52,10 @@ class LiveView:
             self._elapsed_s, self._received = event.elapsed_s, time.monotonic()
             new = self._state.rows[seen:]
         if event.kind == "note":
-            self._print(Text(f"note: {event.data['message']}", style="yellow"))
+            for line in textwrap.wrap(
+                f"note: {event.data['message']}", self._console.width, subsequent_indent="      "
+            ):
+                self._print(Text(line, style="yellow"))
         for row in new:
             self._show_row(row)
 
@@ -61,11 +65,11 @@ class LiveView:
         if not self._header_shown:
             self._header_shown = True
             titles = "  ".join(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True))
-            self._print(Text(f"  #  {'end':<9}{'time':>7}  {titles}  changed from baseline",
+            self._print(Text(f"  #  {'end':<9}{'time':>10}  {titles}  changed from baseline",
                              style="dim"))  # fmt: skip
         line = Text(f"{row.number:>3}  ")
         line.append(f"{row.word:<9}", style=WORD_STYLES.get(row.word, ""))
-        line.append(f"{format_duration(row.seconds):>7}  ")
+        line.append(f"{duration(row.seconds):>10}  ")
         line.append("  ".join(f"{n:>{w}}" for n, w in zip(row.numbers, widths, strict=True)))
         line.append(f"  {row.changed}")
         if row.note:
@@ -73,16 +77,13 @@ class LiveView:
         self._print(line)
 
     def _print(self, text: Text) -> None:
-        text.truncate(self._console.width, overflow="ellipsis")
-        self._console.print(text, no_wrap=True, overflow="ellipsis", soft_wrap=False)
+        self._console.print(
+            cut(text, self._console.width), no_wrap=True, overflow="crop", soft_wrap=False
+        )
 
     def _frame(self) -> Group:
         with self._lock:
-            return Group(*[self._cut(line) for line in self._lines()])
-
-    def _cut(self, line: Text) -> Text:
-        line.truncate(max(10, self._console.width - 1), overflow="ellipsis")
-        return line
+            return Group(*[cut(line, self._console.width - 1) for line in self._lines()])
 
     def _lines(self) -> list[Text]:
         state = self._state
@@ -100,9 +101,9 @@ class LiveView:
         if current is None:
             return [Text("between trials" if not self._state.finished else "finished")]
         spent = max(0.0, elapsed - current.phase_began_s)
-        expected = f" of about {format_duration(current.expected_s)}" if current.expected_s else ""
+        expected = f" of about {duration(current.expected_s)}" if current.expected_s else ""
         head = Text(f"#{current.number} {current.phase:<10}", style="bold")
-        head.append(f" {format_duration(spent)}{expected}")
+        head.append(f" {duration(spent)}{expected}")
         if current.phase == "replaying" and current.progress:
             head.append(f"  {self._bar()}")
         elif current.detail:
@@ -139,3 +140,11 @@ class LiveView:
             f"so far  {numbers}  in flight {in_flight}  failed {progress['failed']}"
             f"  of {progress['planned']}"
         )
+
+
+def cut(line: Text, width: int) -> Text:
+    """The line, at most `width` columns wide; `..` stands for what is missing."""
+    if line.cell_len > width:
+        line.truncate(max(0, width - 2), overflow="crop")
+        line.append("..")
+    return line

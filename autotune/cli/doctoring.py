@@ -58,7 +58,7 @@ def _docker() -> Finding:
     try:
         client = docker.from_env(timeout=5)
         version = client.version()["Version"]
-    except DockerException as error:
+    except (DockerException, OSError) as error:  # what requests raises is an OSError
         return Finding(
             name="docker", state="note", text=f"no engine answers ({type(error).__name__})",
             hint="only launcher docker needs one; start it, or set DOCKER_HOST",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from autotune.cli.progress import StudyProgress
-from autotune.spec.units import format_duration
+from autotune.report.numbers import duration
 from autotune.study.events import Event
 
 HEARTBEATS_S = (30.0, 60.0, 300.0)
@@ -61,7 +61,7 @@ class PlainLines:
                 return f"launch    trial={data['trial']} {state.current.changed}"
             case "phase" if data["phase"] in ("warming", "replaying"):
                 expected = data.get("expected_s")
-                about = f" about {format_duration(expected)}" if expected else ""
+                about = f" about {duration(expected)}" if expected else ""
                 return f"{data['phase']:<9} trial={data['trial']}{about}"
             case "trial_finished":
                 row = state.rows[-1]
@@ -70,7 +70,7 @@ class PlainLines:
                     for metric, text in zip(state.metrics, row.numbers, strict=True)
                     if text != "-"
                 )
-                text = f"{row.word:<9} trial={row.number} {format_duration(row.seconds)}"
+                text = f"{row.word:<9} trial={row.number} {duration(row.seconds)}"
                 return " ".join(x for x in (text, numbers, changed, row.note) if x)
             case "note":
                 return f"note      {data['message']}"

@@ -10,18 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.canonical import Json
-from autotune.report.numbers import Units, quantity
-from autotune.spec.units import format_duration
+from autotune.report.numbers import Units, duration, quantity
 from autotune.spec.vocabulary import METRICS, MetricName
 from autotune.study.events import Event
 
-PHASES = {
-    "launching": "launching",
-    "warming": "warming",
-    "replaying": "replaying",
-    "scoring": "scoring",
-    "stopping": "stopping",
-}
 SHORT_KEYS = 2
 """How many measured columns a trial's line has: the goal and the first limit."""
 
@@ -113,6 +105,8 @@ class StudyProgress:
         self.used_before_s = data["used_s"]
         self.reserved = data["confirmations"]
         self.searched = data["searched"]
+        self.trial_seconds = list(data["durations"])
+        self.units = Units(baseline=data["reference"])
 
     def _phase(self, event: Event) -> None:
         assert self.current is not None
@@ -138,9 +132,13 @@ class StudyProgress:
         )
         self.rows.append(row)
         self.current = None
-        self.trial_seconds.append(row.seconds)
-        if data["role"] != "confirm":
+        if word == "stopped":
+            return
+        if data["role"] == "confirm":
+            self.reserved = max(0, self.reserved - 1)
+        else:
             self.searched += 1
+        self.trial_seconds.append(row.seconds)
         if word in ("failed", "void"):
             self.fails[(data.get("reason") or "unknown").replace("_", " ")] += 1
         elif word == "breaks":
@@ -149,7 +147,7 @@ class StudyProgress:
     def _best(self, data: Mapping[str, Json]) -> str:
         metric = METRICS[data["metric"]]
         value = self.show(metric, data["values"][0])
-        which = "baseline" if data["trial"] == 0 else "not yet confirmed"
+        which = "baseline" if data["role"] == "baseline" else "not yet confirmed"
         return f"#{data['trial']}  {metric.name.replace('_', ' ')} {value} ({which})"
 
     def show(self, metric: MetricName, value: float | None) -> str:
@@ -163,12 +161,12 @@ class StudyProgress:
     def time_line(self, elapsed_s: float) -> str:
         """How much is used, what is left, and what fits in it."""
         used = self.used_before_s + elapsed_s
-        parts = [f"{format_duration(used)} used"]
+        parts = [f"{duration(used)} used"]
         mean = sum(self.trial_seconds) / len(self.trial_seconds) if self.trial_seconds else None
         if self.budget_s is not None:
             left = max(0.0, self.budget_s - used)
             about = f": about {int(left / mean)} launches" if mean else ""
-            parts.append(f"{format_duration(left)} left{about}")
+            parts.append(f"{duration(left)} left{about}")
         if self.budget_trials is not None:
             parts.append(f"{min(self.searched, self.budget_trials)} of {self.budget_trials} trials")
         if self.reserved:

@@ -98,10 +98,13 @@ def measure_once(
     clock: SystemClock,
     stop: StopSignal,
     startup_s: float | None = None,
+    held_out: bool = False,
 ) -> Measurement:
-    """Warm up, replay, measure; prints what goes on to stderr."""
+    """Warm up, replay, measure; prints what goes on to stderr. `held_out`: the trace is."""
     measurer = Measurer(settings, clock=clock, stop=stop)
-    session = measurer.session(server, trace, folder, startup_s, salt=uuid.uuid4().hex[:12])
+    session = measurer.session(
+        server, trace, folder, startup_s, salt=uuid.uuid4().hex[:12], held_out=held_out
+    )
     say("warming up")
     session.warm_up()
     say(f"replaying {len(trace.requests):,} requests, about {session.expected_s:.0f} s")

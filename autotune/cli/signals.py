@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from autotune.cli.console import say
@@ -21,7 +21,9 @@ def stop_on_signals(stop: StopSignal) -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop.request()
-        say("\n" + (SECOND if stop.forced else f"{FIRST}\n{AGAIN}"))
+        # A handler may run in the middle of another write, which must not be entered again
+        with suppress(RuntimeError):
+            say("\n" + (SECOND if stop.forced else f"{FIRST}\n{AGAIN}"))
 
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, ask),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,8 @@ def tune(
     """Run a new study. Returns the exit code."""
     clock, stop = SystemClock(), StopSignal()
     opened = open_study(file, flags)
+    if out is not None:
+        refuse_taken(out)
     study = prepare(opened, clock=clock, stop=stop)
     check(study)
     directory = StudyDirectory(out or new_directory(study.spec.name, clock))
@@ -103,18 +106,53 @@ def _run(
             simulated=study.engine.simulated,
         )  # fmt: skip
 
-    directory.path.mkdir(parents=True, exist_ok=True)
     with stop_on_signals(stop):
-        with observers(directory.path, progress) as watching:
+        with made(directory.path), observers(directory.path, progress) as watching:
             end = run_study(
                 study, directory, clock=clock, stop=stop, observers=watching,
                 render_script=render, fresh=fresh,
             )  # fmt: skip
-        report = finish(directory.path)
-    return conclude(directory.path, end, report, as_json=as_json)
+        finish(directory.path)
+    return conclude(directory.path, end, as_json=as_json)
 
 
-def conclude(directory: Path, end: StudyEnd, report: Path, *, as_json: bool) -> int:
+def refuse_taken(folder: Path) -> None:
+    """Raises InputError unless a new study may be written to this folder."""
+    if (folder / "study.json").exists():
+        raise InputError(
+            message=f"there is a study in {folder} already",
+            so="nothing was started",
+            hint=f"`autotune resume {folder}`, or `--out` another folder",
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(
+            message=f"{folder} is {'not empty' if folder.is_dir() else 'a file'}",
+            so="nothing was started",
+            hint="`--out` takes a new folder",
+        )
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """Make the study's folder; if the run fails before its study is written, remove what was made.
+    Raises InputError where no folder can be made.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            message=f"cannot make the folder {folder}", seen=error.strerror,
+            so="nothing was started", hint="`--out` takes a folder that can be written",
+        ) from error  # fmt: skip
+    try:
+        yield
+    finally:
+        if missing and not (folder / "study.json").exists():
+            shutil.rmtree(missing[-1], ignore_errors=True)
+
+
+def conclude(directory: Path, end: StudyEnd, *, as_json: bool) -> int:
     """Say how it ended: the closing block for people, the directory for scripts."""
     say()
     talk().print(closing_block(load_view(directory), end.stopped_because), soft_wrap=True)

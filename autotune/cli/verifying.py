@@ -72,7 +72,7 @@ def verify(path: Path, *, as_json: bool) -> int:
             )
             measurement = measure_once(
                 server, trace or study.search_trace, folder, study.measure,
-                clock=clock, stop=stop, startup_s=startup_s,
+                clock=clock, stop=stop, startup_s=startup_s, held_out=trace is not None,
             )  # fmt: skip
         except NotReady as failure:
             raise EnvironmentFault(

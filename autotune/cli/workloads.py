@@ -7,6 +7,7 @@ from pathlib import Path
 from autotune.canonical import Json
 from autotune.cli.console import result, result_json, say
 from autotune.cli.inputs import workload_path
+from autotune.errors import InputError
 from autotune.spec.units import format_duration
 from autotune.workload.reader import read_trace
 from autotune.workload.scenarios import make
@@ -31,7 +32,7 @@ def inspect(file: str, fmt: str | None, *, strict: bool, as_json: bool) -> int:
 def convert(file: str, output: Path, fmt: str | None, *, strict: bool) -> int:
     """Write a workload in the canonical format; print where."""
     trace = read_trace(workload_path(file), format=fmt, strict=strict)
-    write_trace(output, trace)
+    _write(output, trace)
     _tell_skipped(trace)
     result(str(output))
     return 0
@@ -40,10 +41,17 @@ def convert(file: str, output: Path, fmt: str | None, *, strict: bool) -> int:
 def synth(scenario: str, output: Path, *, seed: int | None, rate: float | None) -> int:
     """Make a synthetic workload; print where it is."""
     trace = make(scenario, seed=seed, rate=rate)
-    write_trace(output, trace)
+    _write(output, trace)
     say(f"{len(trace.requests):,} requests in {format_duration(round(trace.duration_s))}")
     result(str(output))
     return 0
+
+
+def _write(output: Path, trace: Trace) -> None:
+    try:
+        write_trace(output, trace)
+    except OSError as error:
+        raise InputError(message=f"cannot write {output}", seen=error.strerror) from error
 
 
 def _text(about: dict[str, Json], trace: Trace) -> str:

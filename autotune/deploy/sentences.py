@@ -55,7 +55,8 @@ def header(plan: LaunchPlan, facts: DeployFacts, differs: str) -> list[str]:
     """The lines on top of every file, without comment marks. `differs`: how this file's launch is
     not the measured one, word for word.
     """
-    what = {"best": "best settings", "baseline": "the way back to the baseline"}
+    best = "best settings" if facts.changed else "today's settings, kept"
+    what = {"best": best, "baseline": "the way back to the baseline"}
     title = f"{facts.study}, trial {facts.trial}: {what.get(facts.role, 'settings of one trial')}"
     engine = f"{facts.engine} {facts.engine_version or '(version unknown)'}"
     if plan.image is not None:

@@ -212,6 +212,8 @@ def _load(view: StudyView) -> Iterator[Doubt]:
 
 def _machine(view: StudyView) -> Iterator[Doubt]:
     engine = view.engine_words or "one engine version"
+    if view.engine.get("kind") == "simulated":
+        engine = f"the {engine}"
     yield Doubt(
         code="one-machine",
         text=f"Measured on one machine with {engine}; measure again after an upgrade.",

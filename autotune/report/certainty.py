@@ -21,7 +21,7 @@ def page_title(view: StudyView) -> str:
     else:
         outcome = {
             "better": "change the settings",
-            "not_distinguishable": "no difference seen",
+            "not_distinguishable": "not told apart from today's",
             "keep_baseline": "keep today's settings",
             "no_feasible": "no candidate meets the limits",
         }[verdict.verdict]

@@ -16,7 +16,7 @@ from autotune.report.figure import (
     tip,
 )
 from autotune.report.numbers import Scale, duration, quantity
-from autotune.report.svg import Plot, axis, categories
+from autotune.report.svg import Axis, Plot, axis, categories
 from autotune.report.verdict_words import traffic_words
 from autotune.report.view import StudyView, TrialView, metric_of
 from autotune.report.words import change_words, direction_word, metric_label, plural
@@ -58,19 +58,7 @@ def history(view: StudyView) -> Figure:
             missing=f"Not drawn: {number} so far, three are needed for a history.",
         )
     scale = view.units.scale(view.metric)
-    ends = [trial.ended_s for trial in view.searched]
-    minutes = max(ends) < 5400
-    per = (60.0 if minutes else 3600.0) if max(ends) > 0 else 0.0
-    places = {t.number: (t.ended_s / per if per else float(t.number)) for t in view.searched}
-    unit = "min" if minutes else "h"
-    x = axis(
-        [0.0, *places.values()],
-        (_LEFT, _RIGHT),
-        f"time spent on launches, {unit}" if per else "trial number",
-        zero=True,
-        log=False,
-        ticks=8,
-    )
+    x, places = _time_axis(view)
     values = [goal * scale.factor for t in view.measured if (goal := view.goal(t)) is not None]
     limits = [s for s in _limits_of(view, view.metric) if s.limit is not None]
     y = axis(values, (_BOTTOM - _RUG, _TOP), with_unit(goal_label(view), scale))
@@ -102,6 +90,19 @@ def history(view: StudyView) -> Figure:
         ),
         legend=legend(view, view.searched),
     )
+
+
+def _time_axis(view: StudyView) -> tuple[Axis, dict[int, float]]:
+    """The time that launches took, and each trial's place on it; trial numbers if none is known."""
+    longest = max(trial.ended_s for trial in view.searched)
+    per, unit = (60.0, "min") if longest < 5400 else (3600.0, "h")
+    title = f"time spent on launches, {unit}" if longest > 0 else "trial number"
+    places = {
+        trial.number: trial.ended_s / per if longest > 0 else float(trial.number)
+        for trial in view.searched
+    }
+    ends = [0.0, *places.values()]
+    return axis(ends, (_LEFT, _RIGHT), title, zero=True, log=False, ticks=8), places
 
 
 def _history_marks(view: StudyView, plot: Plot, places: dict[int, float], factor: float) -> None:
@@ -185,7 +186,9 @@ def trade_off(view: StudyView) -> Figure:
     points = [
         (trial, a, b)
         for trial in view.searched
-        if (a := trial.metric(first)) is not None and (b := trial.metric(second)) is not None
+        if trial.record.state == "measured"
+        and (a := trial.metric(first)) is not None
+        and (b := trial.metric(second)) is not None
     ]
     labels = metric_label(first), metric_label(second)
     if len(points) < _FEWEST_SCATTER or len({(a, b) for _, a, b in points}) == 1:
@@ -317,8 +320,8 @@ def confirmation(view: StudyView) -> Figure:
             (
                 str(pair.pair + 1),
                 f"#{pair.baseline_trial} and #{pair.best_trial}",
-                quantity(pair.baseline_value, scale, digits=4),
-                quantity(pair.best_value, scale, digits=4),
+                quantity(pair.baseline_value, scale),
+                quantity(pair.best_value, scale),
                 change_words(metric, pair.ratio) if pair.ratio else "not comparable",
             )
             for pair in pairs

@@ -54,7 +54,7 @@ class GoalRow:
 
 def identity(view: StudyView) -> list[str]:
     """Model, engine, hardware, traffic, date: in the order a reader asks."""
-    parts = [view.model, view.engine_words, hardware(view)]
+    parts = [model_name(view), view.engine_words, hardware(view)]
     traffic = view.workload.get("path")
     if traffic:
         parts.append(f"traffic {str(traffic).rsplit('/', 1)[-1]}")
@@ -62,6 +62,12 @@ def identity(view: StudyView) -> list[str]:
     if started:
         parts.append(f"run {started[:10]}")
     return [part for part in parts if part]
+
+
+def model_name(view: StudyView) -> str:
+    """The model as people call it: a folder by its last part, so that no home path is shown."""
+    is_path = view.model.startswith(("/", "~", "."))
+    return view.model.rstrip("/").rsplit("/", 1)[-1] if is_path else view.model
 
 
 def hardware(view: StudyView) -> str:

@@ -15,7 +15,7 @@ from autotune.spec.vocabulary import METRICS, MetricName
 MINUS = "\N{MINUS SIGN}"
 GIB = 1024.0**3
 MISSING = "not measured"
-_TABLE_DIGITS = 4
+_DIGITS = 3
 _BY_BASELINE = ("ttft", "ttft_service", "e2e", "queue_p95")
 
 
@@ -123,7 +123,7 @@ def quantity(
     scale: Scale,
     interval: tuple[float | None, float | None] | None = None,
     *,
-    digits: int = 3,
+    digits: int = _DIGITS,
     unit: bool = True,
 ) -> str:
     """A value in base units as text: `1.39 s`. None reads `not measured`.
@@ -161,7 +161,7 @@ def bounds(
     if scale.unit == "%":
         shown = ["" if end is None else share(end).removesuffix(" %") for end in (low, high)]
     else:
-        place = _place(value * scale.factor, _times(low, scale), _times(high, scale), _TABLE_DIGITS)
+        place = _place(value * scale.factor, _times(low, scale), _times(high, scale), _DIGITS)
         shown = ["" if end is None else fixed(end * scale.factor, place) for end in (low, high)]
     reason = f"not measurable with {count(samples)} requests" if samples else "not measurable"
     left, right = (text or reason for text in shown)
@@ -181,7 +181,7 @@ def with_interval(
     if scale.unit == "%":
         ends = [share(end).removesuffix(" %") for end in (low, high)]
         return f"{share(value)} ({ends[0]} to {ends[1]})"
-    place = _place(value * scale.factor, _times(low, scale), _times(high, scale), 3)
+    place = _place(value * scale.factor, _times(low, scale), _times(high, scale), _DIGITS)
     text, left, right = (fixed(number * scale.factor, place) for number in (value, low, high))
     return f"{text} {scale.unit} ({left} to {right})".replace("  ", " ")
 

@@ -119,8 +119,7 @@ def read_events(path: Path, root: Path, problems: Problems) -> tuple[Event, ...]
         if not line.strip():
             continue
         try:
-            data = finite(json.loads(line))
-            events.append(_event(data))
+            events.append(_event(mapping(finite(json.loads(line)))))
         except (ValueError, KeyError, TypeError, RecursionError):
             broken += 1
     if broken:

@@ -10,6 +10,9 @@ from autotune.report.reading import clean, finite
 from autotune.report.verdict_words import tell
 from autotune.report.view import StudyView, TrialView
 
+# Never the whole engine section: its environment may hold values that are nobody's business.
+_ENGINE_KEYS = ("kind", "version", "launcher", "image", "image_digest")
+
 
 def show_json(view: StudyView) -> dict[str, Json]:
     """The study, its trials, the best trial's number and the verdict (None before the end).
@@ -22,7 +25,7 @@ def show_json(view: StudyView) -> dict[str, Json]:
         "study": {
             "name": view.name,
             "model": view.model,
-            "engine": dict(view.engine),
+            "engine": {key: view.engine[key] for key in _ENGINE_KEYS if key in view.engine},
             "objective": list(view.objectives),
             "constraints": list(view.constraints),
             "baseline": dict(view.baseline_params),

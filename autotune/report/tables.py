@@ -12,7 +12,7 @@ from autotune.canonical import Json
 from autotune.report import reading
 from autotune.report.comparison import compare, sides
 from autotune.report.figure import goal_words, mark_of, reason_text, state_word
-from autotune.report.first_screen import STANDING_WORDS, hardware
+from autotune.report.first_screen import STANDING_WORDS, hardware, model_name
 from autotune.report.latency import latency_curves
 from autotune.report.numbers import bounds, count, duration, fixed, percent, quantity, share
 from autotune.report.show import evidence
@@ -129,7 +129,7 @@ def _is_minor(metric: MetricName) -> bool:
 def _change_text(metric: MetricName, today: float | None, new: float | None) -> str | None:
     """Changes that are no ratio: shares as percentage points, counts from zero, missing sides."""
     if today is None or new is None:
-        return "not comparable (one side was not measured)"
+        return "not comparable (one side missing)"
     if metric.unit == "ratio":
         points = 100 * (new - today)
         if abs(points) < 0.005:
@@ -315,6 +315,11 @@ def workload_rows(view: StudyView) -> list[tuple[str, str]]:
         "prefix_reuse": ("prompt tokens seen before", share),
         "sessions": ("sessions", count),
     }
+    window = facts.get("window_s")
+    if isinstance(window, list) and len(window) == 2:
+        start, end = (reading.numbers({"at": edge}).get("at") for edge in window)
+        if start is not None and end is not None:
+            numbers["window_s"] = end - start
     rows += [(label, form(numbers[key])) for key, (label, form) in words.items() if key in numbers]
     for key, label in (("input_tokens", "prompt tokens"), ("output_tokens", "output tokens")):
         stats = reading.numbers(facts.get(key))
@@ -338,7 +343,7 @@ def environment_rows(view: StudyView) -> list[tuple[str, str]]:
     fingerprint, engine = view.fingerprint, view.engine
     machine = reading.mapping(fingerprint.get("machine"))
     rows: list[tuple[str, Json]] = [
-        ("model", view.model),
+        ("model", model_name(view)),
         ("engine", engine.get("kind")),
         ("engine version", engine.get("version")),
         ("launcher", engine.get("launcher")),

@@ -16,6 +16,7 @@ from autotune.spec.vocabulary import METRICS, MetricName
 from autotune.study.directory import PARTIAL
 from autotune.study.events import Event
 from autotune.study.ranking import (
+    baseline_record,
     best_trial,
     is_maximized,
     nearest_to_limits,
@@ -105,8 +106,9 @@ class StudyView:
 
     @property
     def baseline(self) -> TrialView | None:
-        """Trial 0, once it has finished."""
-        return next((trial for trial in self.trials if trial.record.role == "baseline"), None)
+        """The baseline's launch that everything is compared with, once it has finished."""
+        record = baseline_record([trial.record for trial in self.trials])
+        return None if record is None else self.trial(record.number)
 
     @property
     def best(self) -> TrialView | None:

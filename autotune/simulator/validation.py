@@ -103,7 +103,12 @@ def _check_scheduler(config: EngineConfig) -> Refusal | None:
         config.max_model_len,
     )
     reason = None
-    if budget < length and not config.enable_chunked_prefill:
+    if budget < 1 or length < 1:
+        reason = (
+            f"max_num_batched_tokens ({budget}) and max_model_len ({length}) must be greater than "
+            "or equal to 1."
+        )
+    elif budget < length and not config.enable_chunked_prefill:
         reason = (
             f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({length}). This "
             "effectively limits the maximum sequence length to max_num_batched_tokens and makes "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from autotune.errors import AutotuneError, EnvironmentFault, InputError, Untrustworthy
 from autotune.measure.outcome import Infeasible, Outcome
@@ -16,11 +18,21 @@ IN_A_ROW = 3
 class Breaker:
     """Looks at every finished trial and raises the error that ends the study."""
 
-    def __init__(self, directory: Path, baseline: Candidate, *, relative_limits: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        baseline: Candidate,
+        *,
+        relative_limits: bool,
+        flags: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`flags`: knob -> its flag, where the two differ."""
         self._directory = directory
         self._baseline = baseline
         self._relative_limits = relative_limits
+        self._flags = flags
         self._silent = 0
+        self._refused: list[str] = []
 
     def baseline(self, record: TrialRecord) -> str | None:
         """Judge trial 0. Returns a note when the study can go on without it."""
@@ -36,6 +48,12 @@ class Breaker:
                 so="nothing else was tried",
                 hint=hint,
             )
+        if record.reason == "budget_ended":
+            raise InputError(
+                message=f"the baseline could not be measured: {record.message}",
+                so="nothing else was tried",
+                hint="a larger `budget: time:`, or a smaller `workload: window:`",
+            )
         kind: type[AutotuneError] = Untrustworthy if record.fault == "tool" else EnvironmentFault
         raise kind(
             message=f"the baseline could not be measured: {record.message}",
@@ -46,11 +64,9 @@ class Breaker:
 
     def after(self, record: TrialRecord, outcome: Outcome) -> None:
         """Judge any later trial."""
-        if (
-            isinstance(outcome, Infeasible)
-            and outcome.diagnosis.fault == "study"
-            and not self._own_flag(record, outcome)
-        ):
+        if not (isinstance(outcome, Infeasible) and outcome.diagnosis.fault == "study"):
+            self._refused.clear()
+        elif not self._may_differ(record, outcome):
             raise InputError(
                 message=f"every trial would fail: {outcome.diagnosis.message}",
                 seen=_evidence(record),
@@ -75,13 +91,23 @@ class Breaker:
                 hint=self._show(record),
             )
 
-    def _own_flag(self, record: TrialRecord, outcome: Infeasible) -> bool:
-        """Whether a refused flag belongs to this candidate alone, so that others may go on."""
-        flag = str(outcome.diagnosis.facts.get("flag") or "").lstrip("-").removeprefix("no-")
-        return flag in record.candidate.changed_from(self._baseline)
+    def _may_differ(self, record: TrialRecord, outcome: Infeasible) -> bool:
+        """Whether others may go on: the refused flag is this candidate's own, and not refused by
+        so many candidates in a row that it looks like everybody's.
+        """
+        flag = _bare(str(outcome.diagnosis.facts.get("flag") or ""))
+        changed = record.candidate.changed_from(self._baseline)
+        if flag not in {_bare(self._flags.get(name, name)) for name in changed}:
+            return False
+        self._refused = [*self._refused, flag] if flag in self._refused[-1:] else [flag]
+        return len(self._refused) < IN_A_ROW
 
     def _show(self, record: TrialRecord) -> str:
         return f"`autotune show {self._directory} --trial {record.number}` shows its log"
+
+
+def _bare(flag: str) -> str:
+    return flag.lstrip("-").replace("_", "-").removeprefix("no-")
 
 
 def _evidence(record: TrialRecord) -> str | None:

@@ -98,6 +98,15 @@ class StudyDirectory:
         ]
         return sorted(found)
 
+    def adopt(self, number: int, folder: Path) -> TrialRecord | None:
+        """Give a partial trial its final name if only that was missing: its record, else None."""
+        outcome = folder / "outcome.json"
+        if not outcome.is_file():
+            return None
+        record = TrialRecord.from_json(read_json(outcome))
+        folder.rename(self.trial(number))
+        return record
+
     def records(self) -> list[TrialRecord]:
         """All finished trials in order."""
         folders = sorted(f for f in self.trials.glob("*") if f.name.isdigit())
@@ -105,13 +114,20 @@ class StudyDirectory:
 
     def next_number(self) -> int:
         """The number of the next trial: numbering goes on over kills and resumes."""
-        numbers = [int(f.name.removesuffix(PARTIAL)) for f in self.trials.glob("[0-9]*")]
-        return max(numbers, default=-1) + 1
+        names = (folder.name.removesuffix(PARTIAL) for folder in self.trials.glob("[0-9]*"))
+        return max((int(name) for name in names if name.isdigit()), default=-1) + 1
 
     def append_event(self, line: Mapping[str, Json]) -> None:
-        """Add one line to `events.jsonl`."""
-        with (self.path / "events.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
+        """Add one line to `events.jsonl`. A line torn by a kill is ended first, so that it does not
+        take the new one with it.
+        """
+        text = json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n"
+        with (self.path / "events.jsonl").open("ab+") as stream:
+            if stream.tell() > 0:
+                stream.seek(-1, os.SEEK_END)
+                if stream.read(1) != b"\n":
+                    stream.write(b"\n")
+            stream.write(text.encode())
 
     def events(self) -> list[Mapping[str, Json]]:
         """The event log; a line torn by a kill is left out."""
@@ -119,7 +135,8 @@ class StudyDirectory:
         if not path.exists():
             return []
         found: list[Mapping[str, Json]] = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        # Not splitlines: an engine's message may hold U+2028, which ends no line of JSON
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
                 event = json.loads(line)
             except ValueError:

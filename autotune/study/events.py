@@ -12,12 +12,12 @@ from typing import Literal, Protocol
 from autotune.canonical import Json
 
 Kind = Literal[
-    "study_started",  # name, directory, budget, objective, constraints, baseline, launches, resumed
-    "trial_started",  # trial, role, params, changed (name -> [baseline, value]), expected_s
+    "study_started",  # name, directory, budget_*, used_s, searched, confirmations, metrics, ...
+    "trial_started",  # trial, role, params, changed (name -> [baseline, value])
     "phase",  # trial, phase, expected_s, detail: launching warming replaying scoring stopping
     "progress",  # trial, fields of ReplayProgress: never written to events.jsonl
     "trial_finished",  # fields of TrialRecord, plus metrics (the headline ones)
-    "best",  # trial, values
+    "best",  # trial, role, values, metric
     "note",  # message: something a user should read
     "study_finished",  # verdict, best, trials, reason
 ]

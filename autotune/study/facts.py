@@ -73,11 +73,12 @@ def workload_facts(description: Mapping[str, Json]) -> dict[str, Json]:
         "workload.rate_peak": description["rate_peak_1s"],
         "workload.input_p50": inputs["p50"],
         "workload.input_p95": inputs["p95"],
-        "workload.input_p99": inputs.get("p99"),
+        "workload.input_p99": inputs["p99"],
         "workload.input_max": inputs["max"],
         "workload.output_p50": outputs["p50"],
         "workload.output_p95": outputs["p95"],
         "workload.output_max": outputs["max"],
+        "workload.total_max": description["total_tokens_max"],
         "workload.prefix_reuse": description["prefix_reuse"],
         "workload.sessions": description["sessions"],
     }

@@ -6,6 +6,7 @@ Nothing here starts, stops or writes anything.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,12 +109,15 @@ def prepare(opened: OpenedStudy, *, clock: Clock, stop: StopSignal) -> PreparedS
         **gpu_facts(list_gpus(), target.gpus),
         **target.args,
     }
+    trace = read_trace(Path(spec.workload.path), format=spec.workload.format)
+    # Knobs may be active only for some traffic, so the baseline needs to know it
+    facts |= workload_facts(describe(_selected(spec, trace, limit=None).search))
     baseline = baseline_of(
         spec, space, engine, target, facts,
         locate=lambda name: loaded.locate(("baseline", name), key=True),
     )  # fmt: skip
     facts |= baseline.target.args
-    traffic = read_traffic(spec, space, facts, baseline)
+    traffic = _traffic(spec, trace, smallest_length(space, facts, baseline.candidate))
     return assemble(
         study_id=uuid.uuid4().hex[:12],
         spec=spec,
@@ -206,29 +210,28 @@ def check(study: PreparedStudy) -> None:
     study.launcher.check(study.baseline_plan())
 
 
-def read_traffic(
-    spec: StudySpec, space: SearchSpace, facts: Mapping[str, Json], baseline: Baseline
-) -> Traffic:
-    """Read the workload and choose what is replayed."""
+def _selected(spec: StudySpec, trace: Trace, limit: int | None) -> Selection:
     workload = spec.workload
-    trace = read_trace(Path(workload.path), format=workload.format)
-    selection = select(
+    return select(
         trace,
         window_s=workload.window,
         time_scale=workload.time_scale,
-        max_total_tokens=smallest_length(space, facts, baseline.candidate),
+        max_total_tokens=limit,
     )
+
+
+def _traffic(spec: StudySpec, trace: Trace, limit: int | None) -> Traffic:
+    """Choose what is replayed, and say what was left out of the recording."""
+    selection = _selected(spec, trace, limit)
     notes = list(trace.notes)
     if trace.skipped:
-        reasons: dict[str, int] = {}
-        for skipped in trace.skipped:
-            reasons[skipped.reason] = reasons.get(skipped.reason, 0) + 1
+        reasons = Counter(skipped.reason for skipped in trace.skipped)
         text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         notes.append(f"{len(trace.skipped)} lines of the workload were skipped: {text}")
     return Traffic(
         selection=selection,
         description=describe(replace(selection.search, skipped=trace.skipped)),
-        path=workload.path,
+        path=spec.workload.path,
         source_notes=tuple(notes),
     )
 

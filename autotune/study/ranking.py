@@ -32,10 +32,14 @@ def objective_value(record: TrialRecord, objectives: Sequence[str | Objective]) 
 
 
 def baseline_record(records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """The baseline's first launch (trial 0), or None while it has not finished."""
+    """The baseline's launch that everything is compared with; None while none has finished.
+
+    Trial 0 as a rule. Where that launch gave no verdict (interrupted, or the machine at fault) it
+    was repeated: then the first repeat that gave one.
+    """
     return min(
         (record for record in records if record.role == "baseline"),
-        key=lambda record: record.number,
+        key=lambda record: (record.state in ("interrupted", "unmeasurable"), record.number),
         default=None,
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 
-from autotune.space.candidate import Candidate
+from autotune.canonical import Json
 from autotune.study.directory import StudyDirectory
 from autotune.study.prepare import PreparedStudy
 from autotune.study.record import TrialRecord
@@ -18,14 +19,18 @@ def take_over(study: PreparedStudy, directory: StudyDirectory) -> list[str]:
     """
     done = list(study.launcher.sweep(study.study_id, directory.path))
     for number, folder in directory.partial_trials():
-        params = _params(directory, number)
+        if directory.adopt(number, folder) is not None:
+            done.append(f"trial {number} had ended; it is kept")
+            continue
+        begun = _begun(directory, number)
         record = TrialRecord(
             number=number,
-            role="search",
+            role=begun.get("role", "search"),
             state="interrupted",
-            params=params or {},
+            params=begun.get("params", {}),
             reason="interrupted",
             message="its run was killed",
+            started_at=begun.get("at", ""),
             simulated=study.engine.simulated,
         )
         for scratch in folder.glob("replay-*"):
@@ -35,9 +40,9 @@ def take_over(study: PreparedStudy, directory: StudyDirectory) -> list[str]:
     return done
 
 
-def _params(directory: StudyDirectory, number: int) -> dict[str, object] | None:
-    """The parameters of a broken trial, from the event log."""
+def _begun(directory: StudyDirectory, number: int) -> Mapping[str, Json]:
+    """What the event log knows of a broken trial; nothing if its first line was lost."""
     for event in directory.events():
         if event.get("kind") == "trial_started" and event.get("trial") == number:
-            return dict(Candidate(event["params"]).params)
-    return None
+            return event
+    return {}

@@ -31,8 +31,9 @@ def run_study(
 ) -> StudyEnd:
     """Run a study to its end. `fresh`: the directory is new; else what it holds is continued.
 
-    Raises InputError when another run holds the directory or a fresh one is not empty, and
-    EnvironmentFault when leftovers of a killed run cannot be ended.
+    Raises InputError when another run holds the directory, a fresh one holds a study already, or
+    what a launch needs is not there any more, and EnvironmentFault when leftovers of a killed run
+    cannot be ended.
     """
     with directory.locked():
         if fresh:
@@ -47,6 +48,7 @@ def run_study(
             notes = []
         else:
             notes = take_over(study, directory)
+            study.launcher.check(study.baseline_plan())
         events = EventStream(clock, directory, observers)
         executor = TrialExecutor(
             study, directory, events, clock=clock, stop=stop, render_script=render_script

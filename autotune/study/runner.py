@@ -73,7 +73,10 @@ class StudyRunner:
             used_s=sum(r.seconds.get("total", 0.0) for r in self._records),
         )
         self._breaker = Breaker(
-            directory.path, study.baseline, relative_limits=study.relative_limits
+            directory.path,
+            study.baseline,
+            relative_limits=study.relative_limits,
+            flags=study.target.knob_flags,
         )
         self._began = clock.monotonic()
 
@@ -163,12 +166,7 @@ class StudyRunner:
         if record.fault == "environment":
             self._note(f"trial {record.number}: {record.message}; once more, the same settings")
             record, outcome = self._attempt(role, candidate, pair)
-        best = best_trial(self._finished(), self._study.spec.objective)
-        if best is not None:
-            metric = self._study.spec.objective[0].metric.name
-            self._events.emit(
-                "best", trial=best.number, values=list(best.values.values()), metric=metric
-            )
+        self._tell_best()
         return record, outcome
 
     def _attempt(
@@ -180,7 +178,7 @@ class StudyRunner:
             candidate=candidate,
             pair=pair,
             held_out=role == "confirm",
-            baseline=self._reference(role),
+            baseline=self._reference(role, candidate),
             deadline_s=self._deadline(),
         )
         try:
@@ -188,9 +186,9 @@ class StudyRunner:
         finally:
             self._records = self._directory.records()
 
-    def _reference(self, role: Role) -> Mapping[str, float | None] | None:
+    def _reference(self, role: Role, candidate: Candidate) -> Mapping[str, float | None] | None:
         """The metrics that relative limits refer to: trial 0's, in the confirmation those of the
-        baseline's confirm launches so far, which see the same traffic.
+        baseline's confirm launches so far, which see the same traffic. None: the trial's own.
         """
         if role == "baseline":
             return None
@@ -202,7 +200,10 @@ class StudyRunner:
                 and record.state == "measured"
                 and record.candidate == self._study.baseline
             ]
-            return mean_metrics([self._metrics(r) for r in repeats]) if repeats else None
+            if repeats:
+                return mean_metrics([self._metrics(r) for r in repeats])
+            if candidate == self._study.baseline:
+                return None
         baseline = baseline_record(self._finished())
         if baseline is None or baseline.state != "measured":
             return {}
@@ -261,15 +262,32 @@ class StudyRunner:
             budget_trials=spec.budget.trials,
             used_s=round(self._budget.used_s, 3),
             searched=sum(r.role != "confirm" for r in self._finished()),
-            confirmations=2 * spec.search.repeats,
+            confirmations=max(
+                0, 2 * spec.search.repeats - sum(r.role == "confirm" for r in self._finished())
+            ),
             metrics=list(dict.fromkeys(names)),
             objective=[o.text for o in spec.objective],
             constraints=[c.text for c in spec.constraints],
             simulated=self._study.engine.simulated,
             resumed=bool(self._records),
+            durations=self._durations(),
+            reference=self._reference("search", self._study.baseline) or {},
         )
         for note in self._study.notes:
             self._note(note)
+        self._tell_best()
+
+    def _tell_best(self) -> None:
+        best = best_trial(self._finished(), self._study.spec.objective)
+        if best is not None:
+            metric = self._study.spec.objective[0].metric.name
+            self._events.emit(
+                "best",
+                trial=best.number,
+                role=best.role,
+                values=list(best.values.values()),
+                metric=metric,
+            )
 
     def _note(self, message: str) -> None:
         self._events.emit("note", message=message)

@@ -37,7 +37,7 @@ def launch_target(spec: StudySpec, space: SearchSpace) -> LaunchTarget:
         model=spec.model,
         launcher=engine.launcher,
         args=dict(engine.args),
-        command=engine.command,
+        command=_runnable_anywhere(engine.command),
         env=env,
         secrets=secrets,
         image=engine.image,
@@ -89,9 +89,7 @@ def baseline_of(
     kept = {name: value for name, value in params.items() if name not in own}
     if kept:
         target = replace(target, args={**target.args, **kept})
-        notes.append(
-            "kept in every trial, as they do not vary here: " + ", ".join(sorted(kept))
-        )
+        notes.append("kept in every trial, as they do not vary here: " + ", ".join(sorted(kept)))
     varied = {name: value for name, value in params.items() if name in own}
     try:
         candidate = space.complete(varied, {**facts, **target.args})
@@ -148,6 +146,16 @@ def _environment(engine: EngineSpec) -> tuple[dict[str, str], dict[str, str]]:
     env = {k: str(v) for k, v in engine.env.items() if not isinstance(v, FromEnv)}
     secrets = {k: v.from_env for k, v in engine.env.items() if isinstance(v, FromEnv)}
     return env, secrets
+
+
+def _runnable_anywhere(command: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """A program given by a relative path made absolute, so that the emitted script starts it from
+    any folder. Names that are looked up in PATH stay as they are.
+    """
+    if not command or "/" not in command[0]:
+        return command
+    program = Path(command[0]).expanduser()
+    return (str(program.absolute()), *command[1:]) if program.exists() else command
 
 
 def _mount(text: str) -> Mount:

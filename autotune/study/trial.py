@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,14 @@ from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
 from autotune.engines.engine import Diagnosis, ExitInfo, Phase
 from autotune.engines.plan import Deployment, LaunchPlan
-from autotune.errors import EnvironmentFault, Interrupted
+from autotune.engines.redaction import mask
+from autotune.errors import (
+    AutotuneError,
+    EnvironmentFault,
+    InputError,
+    Interrupted,
+    Untrustworthy,
+)
 from autotune.launch.launcher import RunningServer, Ticket
 from autotune.launch.readiness import NotReady, log_tail, wait_ready
 from autotune.measure.measurement import Measurement
@@ -31,6 +38,8 @@ from autotune.study.prepare import PreparedStudy
 from autotune.study.record import Role, State, TrialRecord
 from autotune.study.stream import EventStream
 
+_FAULTS = {"environment": "environment", "foreign_server": "environment", "budget_ended": None}
+"""Reason of an unmeasurable trial -> whose fault it is; any other is our client's."""
 LOG_LINES_FOR_DIAGNOSIS = 4000
 """A root cause may stand far above the last line; 4,000 lines is a few hundred kilobytes."""
 
@@ -40,8 +49,8 @@ class TrialTask:
     """What one trial shall do. Plain values, so that another process could do it.
 
     `held_out`: replay the held-out window instead of the search window. `baseline`: metrics that
-    relative limits refer to (None: this trial is its own reference). `deadline_s`: seconds the
-    trial may take in all.
+    relative limits refer to (None: this trial is its own reference). `deadline_s`: seconds from
+    its start until its replay must be over.
     """
 
     number: int
@@ -61,7 +70,22 @@ class PhaseClock:
     clock: Clock
     history: dict[str, list[float]]
     trial: int
+    deadline_s: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the trial began."""
+        return self.clock.monotonic() - self._began
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the trial's deadline, if it has one."""
+        return None if self.deadline_s is None else max(0.0, self.deadline_s - self.elapsed_s)
 
     @contextmanager
     def phase(self, name: str, expected_s: float | None = None) -> Iterator[None]:
@@ -81,6 +105,15 @@ class PhaseClock:
             )
             if completed:
                 earlier.append(self.seconds[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A server that ended, or never came up, before there was a measurement."""
+
+    phase: Phase
+    exit_info: ExitInfo | None
+    failure: NotReady | None = None
 
 
 class TrialExecutor:
@@ -103,19 +136,20 @@ class TrialExecutor:
         self._stop = stop
         self._render_script = render_script
         self._measurer = Measurer(study.measure, clock=clock, stop=stop)
-        self._history: dict[str, list[float]] = {}
+        self._history = _history(directory)
 
     def run(self, task: TrialTask) -> tuple[TrialRecord, Outcome]:
         """Run one trial and write its folder.
 
-        Raises Interrupted when the user stops (the trial is closed as interrupted first) and
-        EnvironmentFault when something of ours could not be removed (the result is kept).
+        Raises Interrupted when the user stops and InputError when what the launch needs is not
+        there any more (the trial is closed as interrupted first), EnvironmentFault when something
+        of ours could not be removed (the result is kept).
         """
         self._stop.check()
         started_at = self._clock.utcnow().isoformat(timespec="seconds")
-        began = self._clock.monotonic()
+        plan = self._study.engine.plan(task.candidate, self._study.target)
         folder = self._directory.open_trial(task.number)
-        phases = PhaseClock(self._events, self._clock, self._history, task.number)
+        phases = PhaseClock(self._events, self._clock, self._history, task.number, task.deadline_s)
         self._events.emit(
             "trial_started",
             trial=task.number,
@@ -126,30 +160,28 @@ class TrialExecutor:
                 for name, pair in task.candidate.changed_from(self._study.baseline).items()
             },
         )
-        left: EnvironmentFault | None = None
-        interrupted: Interrupted | None = None
+        error: AutotuneError | None = None
         outcome: Outcome
         try:
-            outcome = self._attempt(task, folder, phases)
-        except Interrupted as stop:
-            interrupted, outcome = stop, Stopped()
-        except LeftBehindError as fault:
-            left, outcome = fault.fault, fault.outcome
+            outcome = self._attempt(task, plan, folder, phases)
+        except (Interrupted, InputError) as stop:
+            error, outcome = stop, Stopped(message=stop.message)
+        except LeftBehindError as left:
+            error, outcome = left.fault, left.outcome
         except EnvironmentFault as fault:
-            outcome = Unmeasurable(reason="environment", message=fault.message)
-            left = fault if task.role == "baseline" else None
-        phases.seconds["total"] = round(self._clock.monotonic() - began, 3)
+            outcome = Unmeasurable(reason="environment", message=_words(fault))
+        except Untrustworthy as fault:
+            outcome = Unmeasurable(reason="client_failed", message=_words(fault))
+        phases.seconds["total"] = round(phases.elapsed_s, 3)
         record = record_of(
             task, outcome, started_at, phases.seconds, simulated=self._study.engine.simulated
         )
-        if isinstance(outcome, Measured | Unmeasurable) and outcome.measurement is not None:
+        if not isinstance(outcome, Stopped) and outcome.measurement is not None:
             write_json(folder / "measurement.json", outcome.measurement.to_json())
         self._directory.close_trial(folder, record)
         self._announce(record, outcome)
-        if interrupted is not None:
-            raise interrupted
-        if left is not None:
-            raise left
+        if error is not None:
+            raise error
         return record, outcome
 
     def _announce(self, record: TrialRecord, outcome: Outcome) -> None:
@@ -162,30 +194,34 @@ class TrialExecutor:
             }
         self._events.emit("trial_finished", **record.to_json(), metrics=headline)
 
-    def _attempt(self, task: TrialTask, folder: Path, phases: PhaseClock) -> Outcome:
-        plan = self._study.engine.plan(task.candidate, self._study.target)
+    def _attempt(
+        self, task: TrialTask, plan: LaunchPlan, folder: Path, phases: PhaseClock
+    ) -> Outcome:
         write_json(folder / "plan.json", Deployment(members=(plan,)).to_json())
         write_text(folder / "launch.sh", self._render_script(plan, task.number), mode=0o755)
         ticket = Ticket(study_id=self._study.study_id, trial=task.number, directory=folder)
         server: RunningServer | None = None
-        outcome: Outcome | None = None
+        result: Outcome | Ended | None = None
         try:
             with phases.phase("launching"):
                 server = self._study.launcher.start(plan, ticket)
-                startup_s = self._ready(server, task)
-            outcome = self._measure(task, server, startup_s, folder, phases)
+                startup_s = self._ready(server, task, phases.left_s)
+            result = self._measure(task, server, startup_s, folder, phases)
         except NotReady as failure:
-            outcome = self._not_ready(failure, server)
+            result = Ended(failure=failure, exit_info=failure.exit_info, phase="startup")
         finally:
             if server is not None:
                 with phases.phase("stopping"):
-                    self._end(server, outcome)
-        return outcome
+                    self._end(server, None if isinstance(result, Ended) else result)
+        # A log is complete only when its server is gone
+        if isinstance(result, Ended):
+            return self._explained(result, server, phases.left_s)
+        return result
 
-    def _ready(self, server: RunningServer, task: TrialTask) -> float:
+    def _ready(self, server: RunningServer, task: TrialTask, left_s: float | None) -> float:
         timeout_s = self._study.spec.engine.startup_timeout
-        if task.deadline_s is not None:
-            timeout_s = min(timeout_s, task.deadline_s)
+        if left_s is not None:
+            timeout_s = min(timeout_s, left_s)
         return wait_ready(
             server,
             timeout_s=timeout_s,
@@ -204,7 +240,7 @@ class TrialExecutor:
         startup_s: float,
         folder: Path,
         phases: PhaseClock,
-    ) -> Outcome:
+    ) -> Outcome | Ended:
         held_out = self._study.held_out if task.held_out else None
         session = self._measurer.session(
             server,
@@ -218,50 +254,52 @@ class TrialExecutor:
             session.warm_up()
         with phases.phase("replaying", expected_s=session.expected_s):
             result = session.replay(
-                deadline_s=task.deadline_s,
+                deadline_s=phases.left_s,
                 on_progress=lambda progress: self._events.progress(task.number, progress),
             )
         if result.aborted == "server_died":
-            return self._died(server)
+            return Ended(exit_info=server.poll(), phase="load")
         with phases.phase("scoring"):
             return session.judge(result, baseline=task.baseline)
 
-    def _not_ready(self, failure: NotReady, server: RunningServer | None) -> Outcome:
-        if failure.kind == "foreign":
+    def _explained(
+        self, ended: Ended, server: RunningServer | None, left_s: float | None
+    ) -> Outcome:
+        """Why a server never served, or stopped serving."""
+        log, failure = _log(server), ended.failure
+        kind = "exited" if failure is None else failure.kind
+        if kind == "foreign":
             return Unmeasurable(reason="foreign_server", message=str(failure))
-        log = _log(server)
-        if failure.kind == "timeout":
-            limit = self._study.spec.engine.startup_timeout
+        if kind == "timeout" and left_s == 0.0 and failure is not None:
+            return Unmeasurable(
+                reason="budget_ended",
+                message=f"the study's time ended {failure.seconds:.0f} s into the start-up",
+            )
+        if kind in ("timeout", "refused"):
+            reason = "not_ready_in_time" if kind == "timeout" else "first_generation_refused"
             return Infeasible(
                 diagnosis=Diagnosis(
                     fault="candidate",
                     phase="startup",
-                    reason="not_ready_in_time",
+                    reason=reason,
                     remedy=None,
-                    message=f"not ready within {limit:g} s",
-                    evidence=tuple(log[-3:]),
+                    message=str(failure),
+                    evidence=tuple(mask(line) for line in log[-3:]),
                 )
             )
-        return self._classified(log, failure.exit_info, "startup")
-
-    def _died(self, server: RunningServer) -> Outcome:
-        return self._classified(_log(server), server.poll(), "load")
-
-    def _classified(self, log: Sequence[str], exit_info: ExitInfo | None, phase: Phase) -> Outcome:
         # A start that dies in argument parsing is phase "arguments": the engine's table knows.
-        diagnosis = self._study.engine.diagnose(
-            log, exit_info, None if phase == "startup" else phase
-        )
-        return Infeasible(diagnosis=diagnosis)
+        phase: Phase | None = None if ended.phase == "startup" else ended.phase
+        return Infeasible(diagnosis=self._study.engine.diagnose(log, ended.exit_info, phase))
 
-    @staticmethod
-    def _end(server: RunningServer, outcome: Outcome | None) -> None:
+    def _end(self, server: RunningServer, outcome: Outcome | None) -> None:
         """Stop the server. A result that exists already is not lost when something survives."""
         try:
-            server.stop()
+            server.stop(forced=self._stop.forced)
         except EnvironmentFault as fault:
-            if outcome is None:
-                raise
+            if outcome is None and self._stop.requested:
+                outcome = Stopped()
+            elif outcome is None:
+                outcome = Unmeasurable(reason="environment", message=_words(fault))
             raise LeftBehindError(fault, outcome) from fault
 
 
@@ -272,6 +310,20 @@ class LeftBehindError(Exception):
         super().__init__(fault.message)
         self.fault = fault
         self.outcome = outcome
+
+
+def _history(directory: StudyDirectory) -> dict[str, list[float]]:
+    """What the phases of earlier trials took: a resumed run expects the same."""
+    history: dict[str, list[float]] = {}
+    for record in directory.records():
+        if record.state == "measured":
+            for name, seconds in record.seconds.items():
+                history.setdefault(name, []).append(seconds)
+    return history
+
+
+def _words(fault: AutotuneError) -> str:
+    return f"{fault.message}: {fault.seen}" if fault.seen else fault.message
 
 
 def _log(server: RunningServer | None) -> list[str]:
@@ -306,8 +358,7 @@ def record_of(
             }  # fmt: skip
         case Unmeasurable(reason=reason, message=message, measurement=measurement):
             state = "unmeasurable"
-            fault = "environment" if reason in ("environment", "foreign_server") else "tool"
-            details = {"fault": fault, "reason": reason, "message": message}
+            details = {"fault": _FAULTS.get(reason, "tool"), "reason": reason, "message": message}
             validity = _verdict(measurement)
         case Stopped(message=message):
             state, details = "interrupted", {"reason": "interrupted", "message": message}

@@ -36,6 +36,7 @@ def describe(trace: Trace) -> dict[str, Json]:
         "first_offsets_s": [r.at_s for r in requests[:FIRST_OFFSETS]],
         "input_tokens_total": sum(r.input_tokens for r in requests),
         "output_tokens_total": sum(r.output_tokens for r in requests),
+        "total_tokens_max": max((r.input_tokens + r.output_tokens for r in requests), default=None),
         "block_size": trace.block_size,
         "notes": list(trace.notes),
     }
@@ -83,9 +84,10 @@ def prefix_reuse(trace: Trace) -> float | None:
 
 def _lengths(values: Sequence[int]) -> dict[str, Json]:
     if not values:
-        return {"p50": None, "p95": None, "max": None}
+        return {"p50": None, "p95": None, "p99": None, "max": None}
     return {
         "p50": nearest_rank(values, 0.50),
         "p95": nearest_rank(values, 0.95),
+        "p99": nearest_rank(values, 0.99),
         "max": max(values),
     }

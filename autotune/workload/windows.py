@@ -99,9 +99,7 @@ def _two_windows(
     notes: list[str],
     max_priming_tokens: int | None,
 ) -> Selection:
-    windows = _ranked(whole, window_s)
-    first = windows[0]
-    second = next((w for w in windows if abs(w.start_s - first.start_s) >= window_s), None)
+    first, second = _pair(_ranked(whole, window_s), window_s)
     notes.append(first.described(window_s))
     if second is None:
         notes.append("the recording is too short for a second window; no part of it is held out")
@@ -174,6 +172,18 @@ def _ranked(trace: Trace, window_s: float) -> list[_Window]:
             shape = _shape(requests[low:high], hits[low:high], window_s)
             windows.append(_Window(start_s=i * step, low=low, high=high, shape=shape, whole=whole))
     return sorted(windows, key=lambda window: (window.score, window.start_s))
+
+
+def _pair(windows: Sequence[_Window], window_s: float) -> tuple[_Window, _Window | None]:
+    """The most representative window that leaves room for a second one, and that second one.
+
+    Traffic held out is worth more than the last bit of likeness; None only if no two fit.
+    """
+    for first in windows:
+        for second in windows:
+            if abs(second.start_s - first.start_s) >= window_s:
+                return first, second
+    return windows[0], None
 
 
 def _shape(requests: Sequence[Request], hits: Sequence[int], span_s: float) -> _Shape:

@@ -1,4 +1,4 @@
-"""A real vLLM (CPU build) through both launchers; see tests/real_engine/README.md for the set-up."""
+"""A real vLLM (CPU build) through both launchers; tests/real_engine/README.md tells the set-up."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import subprocess
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from autotune.clock import StopSignal, SystemClock
 from autotune.engines.plan import HOST, PORT, LaunchPlan, Mount
 from autotune.launch.catalog import launcher_for
 from autotune.launch.launcher import Ticket
+from autotune.launch.lineage import is_running
+from autotune.launch.pid_record import read_record
 from autotune.launch.readiness import NotReady, wait_ready
 from autotune.launch.server_log import log_tail
 
@@ -56,19 +57,21 @@ def measure(plan: LaunchPlan, folder: Path) -> tuple[str, list[str]]:
             timeout=60,
         )
         text = answer.json()["choices"][0]["text"]
+        record = read_record(folder / "server.pid.json")
     finally:
         server.stop()
+    if plan.launcher == "process":
+        assert record is not None
+        assert len(record.family) >= 3  # API server, engine, worker
+        assert not any(is_running(process) for process in record.family)
     assert launcher.sweep("real-engine", folder) == []
     return text, log_tail(server.log_path, 1000)
 
 
 def test_vllm_as_a_process_answers_sensibly_and_leaves_no_process(tmp_path: Path) -> None:
-    model = given("AUTOTUNE_VLLM_MODEL")
-    before = {p.pid for p in psutil.process_iter() if "VLLM" in p.name()}
-    text, log = measure(vllm_plan("process", model=model), tmp_path)
+    text, log = measure(vllm_plan("process", model=given("AUTOTUNE_VLLM_MODEL")), tmp_path)
     assert "Paris" in text
     assert any("Application startup complete" in line for line in log)
-    assert {p.pid for p in psutil.process_iter() if "VLLM" in p.name()} <= before
 
 
 def test_vllm_with_an_unknown_flag_exits_early_with_argparses_code(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_refused_settings_print_a_validation_error_and_exit_1(
 
 
 def test_a_secret_on_the_command_line_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["serve", "m", "--port", "0", "--api-key", "sk-hidden", "--max-num-batched-tokens", "1"]
+    words = ["serve", "m", "--port", "0", "--api-key", "sk-hidden", "--max-num-batched-tokens", "0"]
     assert main(words, env={}) == 1
     out = capsys.readouterr().out
     assert "sk-hidden" not in out
@@ -147,12 +147,9 @@ def test_unset_limits_follow_the_engines_defaults() -> None:
 
 
 def test_memory_verdicts_name_the_phase_and_the_way_out() -> None:
-    assert start_failure(gpu_memory_utilization=0.80) == (
-        "kv",
-        "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-        "initializing the engine. See the page on conserving memory of the engine's documentation "
-        "for more details.",
-    )
+    phase, text = start_failure(gpu_memory_utilization=0.80)
+    assert phase == "kv"
+    assert text.startswith("No available memory for the cache blocks. Try increasing `gpu_memory")
     phase, text = start_failure(gpu_memory_utilization=0.88)
     assert phase == "kv"
     assert "To serve at least one request with the model's max seq len (8192)" in text
@@ -197,7 +194,6 @@ def test_a_failed_start_ends_with_the_generic_line_after_the_real_one(
 
 
 def test_accepted_but_unmodelled_flags_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["serve", "m", "--port", "0", "--sim-startup", "0", "--gpu-memory-utilization", "0.97",
-             "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']  # fmt: skip
-    assert main(words, env={}) == 1
+    words = ["serve", "m", "--port", "0", "--sim-startup", "0", "--gpu-memory-utilization", "0.97"]
+    assert main([*words, "-sc", '{"method": "ngram"}'], env={}) == 1
     assert "--speculative-config is accepted but not modelled" in capsys.readouterr().out

@@ -26,7 +26,7 @@ def test_describe_gives_the_contract_and_none_where_nothing_is_known() -> None:
     assert told["duration_s"] == 1.5
     assert told["rate_mean"] == pytest.approx(4 / 1.5)
     assert told["rate_peak_1s"] == 3
-    assert told["input_tokens"] == {"p50": 10, "p95": 10, "max": 10}
+    assert told["input_tokens"] == {"p50": 10, "p95": 10, "p99": 10, "max": 10}
     assert told["prefix_reuse"] is None
     assert told["sessions"] is None
     assert told["first_offsets_s"] == [0.0, 0.5, 0.9, 1.5]

@@ -41,7 +41,7 @@
   addEventListener("hashchange", function () { reveal(decodeURIComponent(location.hash.slice(1))); });
   if (location.hash) { reveal(decodeURIComponent(location.hash.slice(1))); }
   var opened = [];
-  addEventListener("beforeprint", function () { opened = all("details:not([open])"); opened.forEach(function (d) { d.open = true; }); });
+  addEventListener("beforeprint", function () { opened = all("details:not([open]):not(.trial)"); opened.forEach(function (d) { d.open = true; }); });
   addEventListener("afterprint", function () { opened.forEach(function (d) { d.open = false; }); opened = []; });
 
   var actions = {

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.clock import StopSignal, SystemClock
 from autotune.engines.plan import HOST, PORT, LaunchPlan, Mount
 
 TESTS = Path(__file__).parents[2]
@@ -17,16 +16,6 @@ FAKE = TESTS / "doubles" / "fake_server.py"
 IMAGE = "autotune-test-host:1"
 
 PlanMaker = Callable[..., LaunchPlan]
-
-
-@pytest.fixture
-def clock() -> SystemClock:
-    return SystemClock()
-
-
-@pytest.fixture
-def stop() -> StopSignal:
-    return StopSignal()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotune.measure.comparison import ConfirmPair, Standing, Verdict, change_of, noise_of
+from autotune.measure.comparison import ConfirmPair, change_of, noise_of
 from autotune.measure.measurement import Measurement, Validity
 from autotune.measure.metrics import client_metrics
 from autotune.replay.parquet import write_records
@@ -335,7 +335,7 @@ class Study:
         return self
 
     def search(self, trials: int, *, best_gain: float = 0.35) -> Study:
-        """Baseline and a plausible search: some candidates break a limit, some run out of memory."""
+        """Baseline and a plausible search: some break a limit, some run out of memory."""
         chance = random.Random(3)
         self.measured(BASELINE, ttft=0.53, tpot=0.080, role="baseline")
         for index in range(1, trials):
@@ -370,16 +370,15 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Callable[..., Study]:
-    """Make a study directory: `study(simulated=True)`."""
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Study]:
+    """Make a new study directory: `study(simulated=True)`."""
 
     def make(**facts: Any) -> Study:
         name = facts.pop("name", "qwen-rag-overnight")
         trials = facts.pop("trials", 40)
-        return Study(path=tmp_path / "run", **facts).header(name=name, trials=trials)
+        return Study(path=tmp_path_factory.mktemp("study") / "run", **facts).header(
+            name=name, trials=trials
+        )
 
     return make
-
-
-__all__ = ["BASELINE", "GOAL", "Standing", "Study", "Verdict"]

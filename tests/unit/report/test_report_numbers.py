@@ -31,6 +31,17 @@ def test_a_shown_value_lies_within_its_shown_interval(low: float, step: float, a
     assert parsed(left) <= parsed(shown) <= parsed(right)
 
 
+@given(low=positive, step=positive, at=st.floats(0, 1))
+def test_a_value_in_a_table_lies_within_the_interval_beside_it(
+    low: float, step: float, at: float
+) -> None:
+    high = low + step
+    value = min(max(low + at * step, low), high)
+    shown = numbers.quantity(value, SECONDS, (low, high), unit=False)
+    left, right = numbers.bounds(value, SECONDS, (low, high)).strip("[]").split(", ")
+    assert parsed(left) <= parsed(shown) <= parsed(right)
+
+
 @given(
     a=st.floats(0, 1), b=st.floats(0, 1), c=st.floats(0, 1)
 )  # fmt: skip

@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_left_out_and_said(study: Make) -> None:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     name=st.sampled_from(["study.json", "fingerprint.json", "verdict.json",
@@ -136,7 +136,7 @@ def test_a_comparison_uses_the_confirmation_pairs_for_every_metric(study: Make) 
 
 
 def test_a_limit_holds_only_if_its_whole_interval_is_inside(study: Make) -> None:
-    view = load_view(study(requests=60).search(6).verdict("better").path)
+    view = load_view(study(requests=400).search(4).verdict("better").path)
     _, new = sides(view)
     standing = {s.text.split()[0]: s.standing for s in limit_states(view, new)}
     assert standing == {"tpot_p95": "holds", "success_rate": "not_shown"}
