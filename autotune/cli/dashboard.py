@@ -53,7 +53,7 @@ class LiveView:
             new = self._state.rows[seen:]
         if event.kind == "note":
             for line in textwrap.wrap(
-                f"note: {event.data['message']}", self._console.width, subsequent_indent="      "
+                f"note: {self._state.notes[-1]}", self._console.width, subsequent_indent="      "
             ):
                 self._print(Text(line, style="yellow"))
         for row in new:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -56,14 +57,13 @@ def _docker() -> Finding:
     from docker.errors import DockerException
 
     try:
-        client = docker.from_env(timeout=5)
-        version = client.version()["Version"]
+        with closing(docker.from_env(timeout=5)) as client:
+            version = client.version()["Version"]
     except (DockerException, OSError) as error:  # what requests raises is an OSError
         return Finding(
             name="docker", state="note", text=f"no engine answers ({type(error).__name__})",
             hint="only launcher docker needs one; start it, or set DOCKER_HOST",
         )  # fmt: skip
-    client.close()
     return Finding(name="docker", state="ok", text=f"engine {version}")
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from autotune.cli.progress import StudyProgress
+from autotune.cli.progress import StudyProgress, one_line
 from autotune.report.numbers import duration
 from autotune.study.events import Event
 
@@ -48,7 +48,7 @@ class PlainLines:
 
     def _say(self, at: str, line: str) -> None:
         stamp = datetime.fromisoformat(at).astimezone().isoformat(timespec="seconds")
-        self._write(f"{stamp} {line}")
+        self._write(f"{stamp} {one_line(line)}")
         self._spoke.set()
 
     def _line(self, event: Event, changed: str) -> str | None:
@@ -73,7 +73,7 @@ class PlainLines:
                 text = f"{row.word:<9} trial={row.number} {duration(row.seconds)}"
                 return " ".join(x for x in (text, numbers, changed, row.note) if x)
             case "note":
-                return f"note      {data['message']}"
+                return f"note      {state.notes[-1]}"
             case "study_finished":
                 return f"verdict   {data['verdict']} {data['reason']}"
             case _:

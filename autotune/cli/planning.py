@@ -108,17 +108,14 @@ def plan_json(study: PreparedStudy, origins: Mapping[str, str]) -> dict[str, Jso
     }
 
 
-def _all(study: PreparedStudy) -> dict[str, Json]:
-    """One value per knob: the baseline's, else the first of its grid."""
-    return {k.name: k.grid()[0] for k in study.space.knobs} | dict(study.baseline.params)
-
-
 def _settings(params: Mapping[str, Json]) -> str:
     return ", ".join(f"{name} {setting(value)}" for name, value in params.items()) or "nothing set"
 
 
 def _varies(study: PreparedStudy) -> str:
-    varied = study.space.active(_all(study), study.facts)
+    varied = study.space.active(
+        study.space.first_values() | dict(study.baseline.params), study.facts
+    )
     lossy = sum(knob.lossy for knob in varied)
     size = study.space.size(study.facts)
     parts = [f"{len(varied)} knobs"]

@@ -88,7 +88,7 @@ class StudyProgress:
             case "best":
                 self.best = self._best(data)
             case "note":
-                self.notes.append(data["message"])
+                self.notes.append(one_line(data["message"]))
             case "study_finished":
                 self.finished = True
                 self.current = None
@@ -178,6 +178,12 @@ class StudyProgress:
         return ", ".join(f"{count} {reason}" for reason, count in self.fails.items()) or "none"
 
 
+def one_line(text: str) -> str:
+    """Text from outside as one line that cannot steer a terminal."""
+    blank = (" " if char.isspace() else char for char in text)
+    return "".join(char for char in blank if char.isprintable())
+
+
 def changed_text(changed: Mapping[str, Sequence[Json]]) -> str:
     """Settings that differ from the baseline, as `name value  name value`."""
     parts = []
@@ -187,7 +193,7 @@ def changed_text(changed: Mapping[str, Sequence[Json]]) -> str:
             if isinstance(value, bool | type(None))
             else value
         )
-        parts.append(f"{name} {word}")
+        parts.append(one_line(f"{name} {word}"))
     return "  ".join(parts) or "baseline"
 
 
@@ -208,4 +214,4 @@ def note_of(data: Mapping[str, Json]) -> str:
     if data["state"] == "measured":
         broken = [text for text, violation in data["constraints"].items() if violation > 0]
         return f"breaks {broken[0]}" if broken else ""
-    return (data.get("reason") or data.get("message") or "").replace("_", " ")
+    return one_line((data.get("reason") or data.get("message") or "").replace("_", " "))

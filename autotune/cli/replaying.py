@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import uuid
@@ -45,6 +46,7 @@ def replay(
 ) -> int:
     """Replay a workload against a running server and print the measurement."""
     clock, stop = SystemClock(), StopSignal()
+    _refuse_target(url, time_scale)
     try:
         window_s = None if window is None else parse_duration(window)
         constraints = [parse_constraint(text) for text in slo]
@@ -55,7 +57,14 @@ def replay(
             message="a limit relative to the baseline has no meaning for one server",
             so="nothing was sent",
         )
-    trace = select(read_trace(workload_path(workload)), window_s=window_s, time_scale=time_scale)
+    trace = select(
+        read_trace(workload_path(workload)),
+        window_s=window_s,
+        time_scale=time_scale,
+        hold_out=False,
+    )
+    for note in trace.notes:
+        say(f"note: {note}")
     launcher = AttachLauncher(clock=clock, stop=stop)
     plan = LaunchPlan(
         engine="generic", launcher="attach", argv=(), model=model or served_model(url), url=url
@@ -87,6 +96,19 @@ def replay(
             seen="\n".join(measurement.validity.reasons),
         )
     return 0
+
+
+def _refuse_target(url: str, time_scale: float) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise InputError(
+            message=f"not the address of a server: {url}",
+            so="nothing was sent",
+            hint=f"--url http://{url.split('://')[-1]}",
+        )
+    if not 0 < time_scale < math.inf:
+        raise InputError(
+            message=f"--time-scale {time_scale:g} is not above 0", so="nothing was sent"
+        )
 
 
 def measure_once(

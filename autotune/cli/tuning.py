@@ -35,14 +35,14 @@ MIN_WIDTH, MIN_HEIGHT = 60, 12
 
 
 def plan(file: Path | None, flags: Mapping[str, Any], *, as_json: bool) -> int:
-    """Show everything that would happen; start nothing."""
+    """Show everything that would happen, then what stands in its way; start nothing."""
     opened = open_study(file, flags)
     study = prepare(opened, clock=SystemClock(), stop=StopSignal())
-    check(study)
     if as_json:
         result_json(plan_json(study, opened.study.origins))
     else:
         result(plan_text(study, opened.study.origins, verbose=True))
+    check(study)
     return 0
 
 

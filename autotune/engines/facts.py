@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, cast
@@ -76,6 +76,15 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """Two names of one flag: versions have either. `inverted`: on in one is off in the other."""
+
+    old: str
+    new: str
+    inverted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
     """A cache folder of the engine inside a container. `host`: a folder of the user's home that is
     preferred when it exists; else the named `volume` (may hold `{version}`).
@@ -115,6 +124,17 @@ class EngineFacts:
     caches: tuple[Cache, ...]
     shm: Mapping[str, Any]
     stages: tuple[Stage, ...]
+    renamed: tuple[Renamed, ...] = ()
+    help: tuple[tuple[str, ...], ...] = ()
+    """Words that make the program print its flags, in the order to try."""
+    help_proof: tuple[str, ...] = ()
+    """Flags without which such a print is not the whole list."""
+    compile_key: Mapping[str, str] = field(default_factory=dict)
+    """Flag -> first version in which a new value of it is compiled anew."""
+
+    def compile_flags(self, version: str | None) -> tuple[str, ...]:
+        """Flags whose new values make a start a cold one in this version."""
+        return tuple(name for name, since in self.compile_key.items() if applies(version, since))
 
     def stage_rank(self, stage: str | None) -> int:
         """The place of a stage in the start-up order; -1 for none."""
@@ -208,6 +228,10 @@ def engine_facts(engine: str) -> EngineFacts:
         routes=data.get("routes", {}),
         caches=tuple(Cache(**entry) for entry in data.get("caches", ())),
         shm=data.get("shm", {}),
+        renamed=tuple(Renamed(**entry) for entry in data.get("renamed", ())),
+        help=tuple(tuple(words) for words in data.get("help", {}).get("ask", ())),
+        help_proof=tuple(data.get("help", {}).get("proof", ())),
+        compile_key=data.get("compile_key", {}),
         stages=tuple(
             Stage(stage=entry["stage"], match=_patterns(entry["match"]))
             for entry in data.get("stages", ())

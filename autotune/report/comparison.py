@@ -146,15 +146,20 @@ def goal_change(view: StudyView) -> Change | None:
 
 
 def goal_values(view: StudyView) -> tuple[float | None, float | None]:
-    """(baseline, best) of the first objective in base units, as the verdict has them."""
-    verdict = view.verdict
+    """(baseline, rival) of the first objective in base units, as the verdict has them.
+
+    A verdict that keeps the baseline names the baseline its best; the rival's value is then the
+    one of its own launch.
+    """
+    verdict, baseline, rival = view.verdict, view.baseline, view.rival
+    kept = baseline is not None and verdict is not None and verdict.best == baseline.number
     if (
         verdict is not None
+        and (verdict.pairs or not kept)
         and verdict.baseline_value is not None
         and verdict.best_value is not None
     ):
         return verdict.baseline_value, verdict.best_value
-    baseline, rival = view.baseline, view.rival
     return view.goal(baseline) if baseline else None, view.goal(rival) if rival else None
 
 

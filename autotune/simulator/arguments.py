@@ -98,14 +98,24 @@ def build_parser() -> argparse.ArgumentParser:
         description="A simulated, OpenAI-compatible inference server with vLLM's flags. No GPU.",
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
-    serve = commands.add_parser("serve", help="start the server")
+    _add_all(commands.add_parser("serve", help="start the server"))
+    return parser
+
+
+def serve_help() -> str:
+    """The help text of `serve`, for whoever wants to know its flags without a process."""
+    parser = _Parser(prog="autotune.simulator serve")
+    _add_all(parser)
+    return parser.format_help()
+
+
+def _add_all(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("model_tag", nargs="?", metavar="MODEL", help="the model's name")
     _add_serving(serve)
     _add_model(serve)
     _add_scheduling(serve)
     _add_accepted(serve)
     _add_simulation(serve)
-    return parser
 
 
 def _add_serving(serve: argparse.ArgumentParser) -> None:

@@ -37,6 +37,10 @@ class SearchSpace:
         """The knob of this name, if there is one."""
         return next((knob for knob in self.knobs if knob.name == name), None)
 
+    def first_values(self) -> dict[str, Json]:
+        """Every knob's first value: parameters for questions about the space as a whole."""
+        return {knob.name: knob.grid()[0] for knob in self.knobs}
+
     def active(self, params: Mapping[str, Json], facts: Mapping[str, Json]) -> list[Knob]:
         """The knobs that count, given these parameters.
 

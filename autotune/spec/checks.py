@@ -46,6 +46,7 @@ class StudyChecks:
             *self._baseline(),
             *self._model(),
             *self._engine(),
+            *self._mounts(),
             *self._environment(),
             *self._fixed_flags(),
             *self._repeats(),
@@ -158,6 +159,20 @@ class StudyChecks:
             yield self._problem(("model",), "no such folder")
         else:
             self._resolved["model"] = str(found)
+
+    def _mounts(self) -> Iterator[Problem]:
+        """Folders that start with a dot are meant from the study file, as everywhere in it."""
+        mounts = self._part("engine").get("mounts")
+        for index, text in enumerate(mounts if isinstance(mounts, list) else ()):
+            source, colon, target = text.partition(":") if isinstance(text, str) else ("", "", "")
+            if not source.startswith((".", "~")):
+                continue
+            path = ("engine", "mounts", index)
+            found = self._find(source, path)
+            if found is None:
+                yield self._problem(path, f"no such folder: {source}")
+            else:
+                self._resolved["engine"]["mounts"][index] = f"{found}{colon}{target}"
 
     def _is_mounted(self, model: str) -> bool:
         """Whether a container sees the model's folder through a mount of the study."""

@@ -72,7 +72,20 @@ class WorkloadSpec(_Model):
     window: Duration | None = None
     time_scale: Real = Field(default=1.0, gt=0)
     """Above 1: faster than recorded (arrival times are divided by it)."""
+    thin: Share = Field(default=1.0, gt=0)
+    """Share of the independent requests and whole sessions that is kept."""
+    spread_arrivals: bool = False
+    """Draw arrivals that were rounded to buckets uniformly within their bucket."""
+    priming: Literal["auto", "off"] | Annotated[Whole, Field(ge=0)] = "auto"
+    """Prompt tokens sent before each measurement to warm the prefix cache, at most."""
     warmup: Literal["auto"] | Annotated[Whole, Field(ge=0)] = "auto"
+
+    @property
+    def max_priming_tokens(self) -> int | None:
+        """`priming` as a number; None leaves it to the choice of the window."""
+        if self.priming == "auto":
+            return None
+        return 0 if self.priming == "off" else self.priming
 
 
 class BudgetSpec(_Model):

@@ -80,6 +80,6 @@ def workload_facts(description: Mapping[str, Json]) -> dict[str, Json]:
         "workload.output_max": outputs["max"],
         "workload.total_max": description["total_tokens_max"],
         "workload.prefix_reuse": description["prefix_reuse"],
-        "workload.sessions": description["sessions"],
+        "workload.sessions": description["sessions"] or 0,
     }
     return {name: value for name, value in facts.items() if value is not None}

@@ -16,6 +16,7 @@ from autotune.clock import Clock, StopSignal
 from autotune.engines.catalog import engine_for, probe_version
 from autotune.engines.diagnosis import startup_phase
 from autotune.engines.engine import Engine, LaunchTarget
+from autotune.engines.memory import GIB, estimate
 from autotune.engines.plan import LaunchPlan
 from autotune.errors import InputError
 from autotune.launch.catalog import launcher_for
@@ -27,8 +28,9 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.study_space import OpenedStudy
 from autotune.spec.model import StudySpec
 from autotune.study.facts import gpu_facts, model_facts, workload_facts
+from autotune.study.flag_check import flag_check
 from autotune.study.measuring import LEAD_S, MeasureSettings
-from autotune.study.target import Baseline, baseline_of, launch_target
+from autotune.study.target import Baseline, baseline_of, launch_target, with_program
 from autotune.workload.prompts import vocab_of
 from autotune.workload.reader import read_trace
 from autotune.workload.statistics import describe
@@ -99,11 +101,15 @@ def prepare(opened: OpenedStudy, *, clock: Clock, stop: StopSignal) -> PreparedS
     """Resolve a new study. Raises InputError or EnvironmentFault."""
     loaded, space = opened.study, opened.space
     spec = loaded.spec
+    kind = spec.engine.kind
+    program = with_program(spec, engine_for(kind), launch_target(spec, space))
+    version = probe_version(program) if kind != "simulated" else None
+    engine = engine_for(kind, version)
+    flags = flag_check(kind, version, program)
+    spec, space, notes = flags.fit_study(spec, space, loaded.locate)
     target = launch_target(spec, space)
-    version = probe_version(target) if spec.engine.kind != "simulated" else None
-    engine = engine_for(spec.engine.kind, version)
     facts: dict[str, Json] = {
-        "engine.kind": spec.engine.kind,
+        "engine.kind": kind,
         "engine.version": version,
         **model_facts(spec.model),
         **gpu_facts(list_gpus(), target.gpus),
@@ -116,8 +122,15 @@ def prepare(opened: OpenedStudy, *, clock: Clock, stop: StopSignal) -> PreparedS
         spec, space, engine, target, facts,
         locate=lambda name: loaded.locate(("baseline", name), key=True),
     )  # fmt: skip
+    baseline = flags.fit_command(baseline, target.args)
+    baseline = replace(baseline, notes=(*notes, *baseline.notes))
     facts |= baseline.target.args
-    traffic = _traffic(spec, trace, smallest_length(space, facts, baseline.candidate))
+    traffic = _traffic(
+        spec,
+        trace,
+        smallest_length(space, facts, baseline.candidate),
+        likely_cache_tokens(spec.model, facts, baseline.candidate),
+    )
     return assemble(
         study_id=uuid.uuid4().hex[:12],
         spec=spec,
@@ -178,8 +191,8 @@ def assemble(
 
 
 def check(study: PreparedStudy) -> None:
-    """Everything that would make the first launch fail, without launching: program, image, model
-    folder, port, secrets, budget. Raises InputError or EnvironmentFault.
+    """Everything that would make a launch fail, without launching: program, image, model folder,
+    port, secrets, budget, values without a form as a flag. Raises InputError or EnvironmentFault.
     """
     too_little = too_small(
         Budget(time_s=study.spec.budget.time, trials=study.spec.budget.trials),
@@ -207,22 +220,46 @@ def check(study: PreparedStudy) -> None:
             hint="`autotune replay --url URL --workload W` measures it; "
             "launcher process or docker tunes",
         )
+    for knob in study.space.active(
+        study.space.first_values() | dict(study.baseline.params), study.facts
+    ):
+        for value in knob.grid():
+            study.engine.plan(Candidate({**study.baseline.params, knob.name: value}), study.target)
     study.launcher.check(study.baseline_plan())
 
 
-def _selected(spec: StudySpec, trace: Trace, limit: int | None) -> Selection:
+def _selected(
+    spec: StudySpec, trace: Trace, limit: int | None, cache_tokens: int | None = None
+) -> Selection:
     workload = spec.workload
     return select(
         trace,
         window_s=workload.window,
         time_scale=workload.time_scale,
+        thin=workload.thin,
+        spread=workload.spread_arrivals,
         max_total_tokens=limit,
+        max_priming_tokens=workload.max_priming_tokens,
+        cache_tokens=cache_tokens,
     )
 
 
-def _traffic(spec: StudySpec, trace: Trace, limit: int | None) -> Traffic:
+def likely_cache_tokens(
+    model: str, facts: Mapping[str, Json], baseline: Candidate
+) -> int | None:
+    """Tokens that the KV cache of today's settings likely holds; None where it cannot be told."""
+    gib = facts.get("gpu.memory_gib")
+    if not isinstance(gib, int | float):
+        return None
+    found = estimate(Path(model), {**facts, **baseline.params}, gib * GIB)
+    return found.kv_tokens if found is not None and found.kv_tokens > 0 else None
+
+
+def _traffic(
+    spec: StudySpec, trace: Trace, limit: int | None, cache_tokens: int | None
+) -> Traffic:
     """Choose what is replayed, and say what was left out of the recording."""
-    selection = _selected(spec, trace, limit)
+    selection = _selected(spec, trace, limit, cache_tokens)
     notes = list(trace.notes)
     if trace.skipped:
         reasons = Counter(skipped.reason for skipped in trace.skipped)

@@ -21,8 +21,9 @@ class TrialRecord:
     search and carry `pair` (0, 1, ...), so that equal pairs are compared with each other.
     `values`: objective text -> value (measured only). `constraints`: constraint text -> normalised
     violation (<= 0 holds). `limits`: constraint text -> absolute limit. `seconds`: phase -> seconds
-    (`launching`, `warming`, `replaying`, `scoring`, `stopping`, `total`). `fault`, `reason`, `phase`, `remedy`,
-    `message`, `evidence` say why a trial has no values. `started_at` is ISO 8601 UTC.
+    (`launching`, `warming`, `replaying`, `scoring`, `stopping`, `total`). `fault`, `reason`,
+    `phase`, `remedy`, `message`, `evidence` say why a trial has no values. `started_at` is ISO
+    8601 UTC.
     """
 
     number: int

@@ -83,7 +83,21 @@ def write_snapshot(study: PreparedStudy, directory: StudyDirectory, *, started_a
 
 def read_snapshot(directory: StudyDirectory, *, clock: Clock, stop: StopSignal) -> PreparedStudy:
     """The study that a directory holds, ready to go on. Raises InputError for a broken one."""
-    data = read_json(directory.path / "study.json")
+    path = directory.path / "study.json"
+    data = read_json(path)
+    try:
+        return _assembled(data, directory, clock=clock, stop=stop)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            message=f"{path} is not the file of a study that this version can read",
+            seen=f"{type(error).__name__}: {error}".splitlines()[0],
+            hint=f"autotune {__version__} reads schema {SCHEMA}",
+        ) from error
+
+
+def _assembled(
+    data: Mapping[str, Json], directory: StudyDirectory, *, clock: Clock, stop: StopSignal
+) -> PreparedStudy:
     spec = StudySpec.model_validate(data["spec"])
     reading = read_space(data["spec"]["space"])
     if reading.space is None or reading.problems:

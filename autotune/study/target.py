@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.canonical import Json, canonical_json
 from autotune.engines.catalog import is_known_flag
-from autotune.engines.engine import Engine, LaunchTarget
+from autotune.engines.engine import Engine, LaunchTarget, ParsedCommand
 from autotune.engines.plan import Mount
 from autotune.errors import InputError, Place, Problem
 from autotune.space.candidate import Candidate
@@ -50,6 +50,13 @@ def launch_target(spec: StudySpec, space: SearchSpace) -> LaunchTarget:
         knob_env={knob.name: knob.env for knob in space.knobs if knob.env},
         knob_flags={knob.name: knob.flag for knob in space.knobs if knob.flag},
     )
+
+
+def with_program(spec: StudySpec, engine: Engine, target: LaunchTarget) -> LaunchTarget:
+    """The target with the program or image of a pasted baseline command. Raises InputError."""
+    if not isinstance(spec.baseline, str):
+        return target
+    return _from_command(spec.baseline, spec, engine, target)[1]
 
 
 def baseline_of(
@@ -137,9 +144,16 @@ def _from_command(
     return params, replace(
         target,
         env={**command.env, **target.env},
-        command=target.command or (command.command if command.image is None else None) or None,
+        command=target.command or _program(command, engine),
         image=target.image or command.image,
     )
+
+
+def _program(command: ParsedCommand, engine: Engine) -> tuple[str, ...] | None:
+    """How today's command starts the engine; None for the engine's own default."""
+    if command.image is not None or engine.simulated:
+        return None
+    return command.command or None
 
 
 def _environment(engine: EngineSpec) -> tuple[dict[str, str], dict[str, str]]:

@@ -20,6 +20,7 @@ from autotune.errors import (
     Interrupted,
     Untrustworthy,
 )
+from autotune.launch.gpus import memory_used, wait_memory_back
 from autotune.launch.launcher import RunningServer, Ticket
 from autotune.launch.readiness import NotReady, log_tail, wait_ready
 from autotune.measure.measurement import Measurement
@@ -42,6 +43,10 @@ _FAULTS = {"environment": "environment", "foreign_server": "environment", "budge
 """Reason of an unmeasurable trial -> whose fault it is; any other is our client's."""
 LOG_LINES_FOR_DIAGNOSIS = 4000
 """A root cause may stand far above the last line; 4,000 lines is a few hundred kilobytes."""
+
+
+MEMORY_WAIT_S = 60.0
+"""GPU memory of an ended engine comes back late, and is charged to the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +142,8 @@ class TrialExecutor:
         self._render_script = render_script
         self._measurer = Measurer(study.measure, clock=clock, stop=stop)
         self._history = _history(directory)
+        gpus = study.target.gpus
+        self._memory_before = {} if gpus == () else memory_used(gpus)
 
     def run(self, task: TrialTask) -> tuple[TrialRecord, Outcome]:
         """Run one trial and write its folder.
@@ -202,6 +209,11 @@ class TrialExecutor:
         ticket = Ticket(study_id=self._study.study_id, trial=task.number, directory=folder)
         server: RunningServer | None = None
         result: Outcome | Ended | None = None
+        if self._memory_before:
+            with phases.phase("waiting"):
+                wait_memory_back(
+                    self._memory_before, timeout_s=MEMORY_WAIT_S, clock=self._clock, stop=self._stop
+                )
         try:
             with phases.phase("launching"):
                 server = self._study.launcher.start(plan, ticket)
@@ -216,6 +228,7 @@ class TrialExecutor:
         # A log is complete only when its server is gone
         if isinstance(result, Ended):
             return self._explained(result, server, phases.left_s)
+        assert result is not None
         return result
 
     def _ready(self, server: RunningServer, task: TrialTask, left_s: float | None) -> float:

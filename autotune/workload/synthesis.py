@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from autotune.workload.trace import Request, Trace
 
-Arrivals = Literal["poisson", "gamma", "constant"]
+Arrivals = Literal["poisson", "gamma", "constant", "recorded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,28 +46,78 @@ class Part:
     shared_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """When things come: `rate` per second, gaps exponential (`poisson`), gamma with shape
+    `burstiness` (below 1: burstier than Poisson), `constant`, or the gaps of `recorded` arrivals
+    (seconds from any origin, in order).
+
+    Recorded arrivals keep their own rate unless `rate` is given; those beyond their end do not
+    come. The first thing always comes at 0 s. Raises ValueError for what makes no traffic.
+    """
+
+    kind: Arrivals = "poisson"
+    rate: float | None = None
+    burstiness: float = 1.0
+    recorded: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind == "recorded" and not self.recorded:
+            raise ValueError("recorded arrivals need a recording")
+        if self.kind != "recorded" and self.rate is None:
+            raise ValueError("arrivals need a rate")
+        if self.burstiness <= 0 or (self.rate is not None and self.rate <= 0):
+            raise ValueError("rate and burstiness must be above 0")
+
+    def times(self, rng: random.Random) -> Iterator[float]:
+        """Seconds from the start, without end unless recorded. Draws from `rng` only when the next
+        time is asked for.
+        """
+        if self.kind == "recorded":
+            yield from self._recorded()
+            return
+        at_s = 0.0
+        while True:
+            yield at_s
+            at_s += self._gap(rng)
+
+    def _recorded(self) -> Iterator[float]:
+        first, span = self.recorded[0], self.recorded[-1] - self.recorded[0]
+        speed = 1.0
+        if self.rate is not None and span > 0:
+            speed = self.rate * span / len(self.recorded)
+        for at_s in self.recorded:
+            yield (at_s - first) / speed
+
+    def _gap(self, rng: random.Random) -> float:
+        rate = self.rate or 1.0
+        if self.kind == "constant":
+            return 1.0 / rate
+        if self.kind == "gamma":
+            return rng.gammavariate(self.burstiness, 1.0 / (rate * self.burstiness))
+        return rng.expovariate(rate)
+
+
 def synthesize(
     parts: Sequence[Part],
     *,
-    rate: float,
+    process: Process,
     duration_s: float,
     seed: int,
-    arrivals: Arrivals = "poisson",
-    burstiness: float = 1.0,
     block_size: int = 64,
 ) -> Trace:
-    """A trace of about `rate * duration_s` requests, the same for the same arguments.
+    """A trace of the requests that come up to `duration_s`, the same for the same arguments.
 
-    `rate` in requests/s. Gaps are exponential (`poisson`), gamma with shape `burstiness` (below 1:
-    burstier than Poisson) or constant. Raises ValueError for arguments that make no traffic.
+    Raises ValueError for arguments that make no traffic.
     """
-    if not parts or rate <= 0 or duration_s <= 0 or burstiness <= 0 or block_size < 1:
-        raise ValueError("parts, rate, duration_s, burstiness and block_size must be above 0")
+    if not parts or duration_s <= 0 or block_size < 1:
+        raise ValueError("parts, duration_s and block_size must be above 0")
     rng = random.Random(seed)
     blocks = _Blocks(parts, block_size)
     requests: list[Request] = []
-    at_s = 0.0
-    while at_s <= duration_s:
+    for at_s in process.times(rng):
+        if at_s > duration_s:
+            break
         index = rng.choices(range(len(parts)), [part.weight for part in parts])[0]
         inputs, outputs = parts[index].inputs.draw(rng), parts[index].outputs.draw(rng)
         requests.append(
@@ -78,19 +128,10 @@ def synthesize(
                 blocks=blocks.of(index, inputs, rng),
             )
         )
-        at_s += _gap(rng, rate, arrivals, burstiness)
-    meta = {"source": "synthetic", "seed": seed, "rate": rate, "arrivals": arrivals}
+    meta = {"source": "synthetic", "seed": seed, "rate": process.rate, "arrivals": process.kind}
     return Trace(
         requests=tuple(requests), block_size=block_size, source_format="synthetic", meta=meta
     )
-
-
-def _gap(rng: random.Random, rate: float, arrivals: Arrivals, burstiness: float) -> float:
-    if arrivals == "constant":
-        return 1.0 / rate
-    if arrivals == "gamma":
-        return rng.gammavariate(burstiness, 1.0 / (rate * burstiness))
-    return rng.expovariate(rate)
 
 
 class _Blocks:

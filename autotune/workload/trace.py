@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from autotune.canonical import Json
 
 
+Message = tuple[str, str]
+"""(role, content) of a chat message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One recorded request.
@@ -16,7 +20,9 @@ class Request:
     `blocks`: one opaque id per `block_size` prompt tokens (the last may be partial); an id stands
     for the block and everything before it, so equal leading ids are equal prompt prefixes; empty
     when unknown. `session`, `turn`, `gap_s`: turn k+1 follows the answer of turn k after `gap_s`
-    seconds; None for independent requests. `line` is where it stood in the source file (from 1).
+    seconds; a later turn without a gap follows it at once, but not before `at_s`. `messages`:
+    (role, content) pairs, only when the user asked for the text to be kept. `line` is where it
+    stood in the source file (from 1).
     """
 
     at_s: float
@@ -28,6 +34,7 @@ class Request:
     gap_s: float | None = None
     priority: int | None = None
     line: int = 0
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +64,8 @@ class Trace:
     def duration_s(self) -> float:
         """Time from the first to the last arrival; 0 for fewer than two requests."""
         return self.requests[-1].at_s - self.requests[0].at_s if self.requests else 0.0
+
+    @property
+    def has_text(self) -> bool:
+        """Whether every request carries its text, so that real prompts can be sent."""
+        return bool(self.requests) and all(request.messages for request in self.requests)

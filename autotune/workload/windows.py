@@ -4,21 +4,22 @@ held out for confirmation, and the prefixes that the window would have found in 
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import InputError
+from autotune.workload.arrivals import bucket_note, scaled, spread_arrivals, thinned
+from autotune.workload.priming import Priming, prime
 from autotune.workload.reader import ordered
-from autotune.workload.statistics import hit_tokens, nearest_rank
+from autotune.workload.representative import MIN_REQUESTS, Window, best_pair, ranked
+from autotune.workload.statistics import hit_tokens, prefix_reuse
 from autotune.workload.trace import Request, Skipped, Trace
 
-MAX_STARTS = 400
-STEPS_PER_WINDOW = 10
-QUANTILES = (0.5, 0.9)
-MIN_REQUESTS = 5
-"""A window with fewer requests represents nothing."""
+SHORT = 20
+"""A recording with fewer requests is replayed whole: neither of its halves would say much."""
+ENOUGH_REQUESTS = 500
+LEAST_WINDOW_S, MOST_WINDOW_S = 120.0, 600.0
+"""A window that nobody stated is as long as this many requests take, within these bounds (as
+replayed), and at most half of the recording, so that another half can be held out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,157 +47,150 @@ def select(
     *,
     window_s: float | None = None,
     time_scale: float = 1.0,
+    thin: float = 1.0,
+    spread: bool = False,
+    seed: int = 0,
     max_total_tokens: int | None = None,
     max_priming_tokens: int | None = None,
+    cache_tokens: int | None = None,
+    hold_out: bool = True,
 ) -> Selection:
-    """Choose what to replay.
+    """Choose what to replay; `Selection.notes` says what was done and how well it represents the
+    recording.
 
-    `window_s` counts recorded seconds (None: everything); `time_scale` divides arrival times, so 2
-    plays twice as fast; requests with more prompt and output tokens together than
-    `max_total_tokens` are left out once, before anything else; `max_priming_tokens` bounds the
-    priming, most recently used prefixes first.
+    In this order: requests with more prompt and output tokens together than `max_total_tokens` are
+    left out; `thin` keeps this share of the independent requests and whole sessions; `spread` draws
+    bucketed arrivals within their bucket (both by `seed`); the window is cut; `time_scale` divides
+    arrival times, so 2 plays twice as fast.
+
+    `window_s` counts recorded seconds. None with `hold_out`: of a recording of at least `SHORT`
+    requests a window is chosen that leaves another one to hold out; None without: everything.
+    `max_priming_tokens` bounds the priming of each window, most recently used prefixes first. None:
+    a share of the window's own prompt tokens, and no more than `cache_tokens`, what the engine's
+    prefix cache can likely hold; 0: no priming.
 
     The window is the one whose rate, length quantiles and prefix reuse (with the history before it)
     differ least from the whole recording's; the held-out window is the best one that does not
     overlap it. Sessions are cut at its edges, their first turn inside starting afresh.
 
-    Raises InputError when every request is over the limit.
+    Raises InputError when every request is over the limit; ValueError for a scale or share that
+    makes no sense.
     """
     if time_scale <= 0:
         raise ValueError("time_scale must be above 0")
-    kept, over = _within(trace.requests, max_total_tokens)
-    if not kept:
-        raise InputError(
-            message=f"no request of the workload fits {max_total_tokens} tokens",
-            seen=f"the shortest needs {min(r.input_tokens + r.output_tokens for r in over)}",
-            hint="raise max-model-len, or choose another workload",
-        )
-    over_limit = tuple(Skipped(line=r.line, reason="over_limit") for r in over)
-    whole = replace(trace, requests=ordered(kept))
-    notes = []
-    if over:
-        notes.append(
-            f"{len(over)} of {len(trace.requests)} requests are longer than {max_total_tokens} "
-            "tokens and left out for every candidate"
-        )
-    if window_s is None or window_s >= whole.duration_s:
-        notes.append("the whole recording is replayed; no part of it is held out")
+    whole, over_limit, notes = _shaped(trace, max_total_tokens, thin, seed, spread=spread)
+    length_s = window_s
+    if window_s is None and hold_out:
+        length_s, why = automatic_window_s(whole, time_scale)
+        notes += [why] if why else []
+    if length_s is None or length_s >= whole.duration_s:
+        if hold_out:
+            notes.append("the whole recording is replayed; no part of it is held out")
         return Selection(
-            search=_scaled(whole, time_scale),
+            search=scaled(whole, time_scale),
             held_out=None,
             over_limit=over_limit,
             priming=(),
             notes=tuple(notes),
         )
-    return _two_windows(whole, window_s, time_scale, over_limit, notes, max_priming_tokens)
-
-
-def _two_windows(
-    whole: Trace,
-    window_s: float,
-    time_scale: float,
-    over_limit: tuple[Skipped, ...],
-    notes: list[str],
-    max_priming_tokens: int | None,
-) -> Selection:
-    first, second = _pair(_ranked(whole, window_s), window_s)
-    notes.append(first.described(window_s))
-    if second is None:
+    windows = ranked(whole, length_s)
+    first, second = best_pair(windows, length_s) if hold_out else (windows[0], None)
+    if hold_out and second is None:
         notes.append("the recording is too short for a second window; no part of it is held out")
+    bounds = (max_priming_tokens, cache_tokens)
+    primed = prime(whole, first.low, first.high, *bounds)
+    second_primed = Priming()
+    if second is not None:
+        second_primed = prime(whole, second.low, second.high, *bounds)
+    notes += _said(whole, first, primed, "window")
+    if second is not None:
+        notes += _said(whole, second, second_primed, "held-out window")
     return Selection(
-        search=_scaled(_cut(whole, first), time_scale),
-        held_out=None if second is None else _scaled(_cut(whole, second), time_scale),
+        search=scaled(_cut(whole, first), time_scale),
+        held_out=None if second is None else scaled(_cut(whole, second), time_scale),
         over_limit=over_limit,
-        priming=_priming(whole, first, max_priming_tokens),
+        priming=primed.requests,
         notes=tuple(notes),
-        held_out_priming=() if second is None else _priming(whole, second, max_priming_tokens),
-        window_s=(first.start_s, first.start_s + window_s),
+        held_out_priming=second_primed.requests,
+        window_s=(first.start_s, first.end_s),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """What a window must have in common with the whole."""
+def automatic_window_s(trace: Trace, time_scale: float = 1.0) -> tuple[float | None, str | None]:
+    """(length of the window in recorded seconds where none was stated, what to say of it).
 
-    rate: float
-    quantiles: tuple[int, ...]
-    reuse: float
-
-    def distance(self, other: _Shape) -> float:
-        """0 for equal shapes: absolute log ratios of rate and lengths, and difference of reuse."""
-        pairs = [(self.rate, other.rate), *zip(self.quantiles, other.quantiles, strict=True)]
-        ratios = (abs(math.log(max(a, 1e-9) / max(b, 1e-9))) for a, b in pairs)
-        return sum(ratios) + 2 * abs(self.reuse - other.reuse)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
-    """Requests [low, high) of the whole, due from `start_s` on."""
-
-    start_s: float
-    low: int
-    high: int
-    shape: _Shape
-    whole: _Shape
-
-    @property
-    def score(self) -> float:
-        few = 10.0 if self.high - self.low < MIN_REQUESTS else 0.0
-        return self.shape.distance(self.whole) + few
-
-    def described(self, window_s: float) -> str:
-        """How well the window represents the whole, in words."""
-        mine, whole = self.shape, self.whole
-        return (
-            f"window {self.start_s:.1f} s to {self.start_s + window_s:.1f} s of the recording: "
-            f"{mine.rate:.3g} requests/s (whole {whole.rate:.3g}), input p50 {mine.quantiles[0]} "
-            f"(whole {whole.quantiles[0]}), output p50 {mine.quantiles[len(QUANTILES)]} "
-            f"(whole {whole.quantiles[len(QUANTILES)]}), prefix reuse with history "
-            f"{mine.reuse:.0%} (whole {whole.reuse:.0%})"
-        )
-
-
-def _ranked(trace: Trace, window_s: float) -> list[_Window]:
-    """All windows on a grid that hold a request, most representative first, ties by time."""
-    requests = trace.requests
-    times = [r.at_s for r in requests]
-    hits = hit_tokens(requests, trace.block_size)
-    whole = _shape(requests, hits, trace.duration_s)
-    room = trace.duration_s - window_s
-    step = max(window_s / STEPS_PER_WINDOW, room / MAX_STARTS)
-    windows = []
-    for i in range(int(room / step) + 1):
-        low = bisect_left(times, i * step)
-        high = bisect_left(times, i * step + window_s)
-        if high > low:
-            shape = _shape(requests[low:high], hits[low:high], window_s)
-            windows.append(_Window(start_s=i * step, low=low, high=high, shape=shape, whole=whole))
-    return sorted(windows, key=lambda window: (window.score, window.start_s))
-
-
-def _pair(windows: Sequence[_Window], window_s: float) -> tuple[_Window, _Window | None]:
-    """The most representative window that leaves room for a second one, and that second one.
-
-    Traffic held out is worth more than the last bit of likeness; None only if no two fit.
+    None for a recording that is short, or of which no half holds enough requests.
     """
-    for first in windows:
-        for second in windows:
-            if abs(second.start_s - first.start_s) >= window_s:
-                return first, second
-    return windows[0], None
+    requests, duration_s = trace.requests, trace.duration_s
+    if len(requests) < SHORT or duration_s <= 0:
+        return None, None
+    enough_s = ENOUGH_REQUESTS * duration_s / len(requests)
+    least_s, most_s = LEAST_WINDOW_S * time_scale, MOST_WINDOW_S * time_scale
+    length_s = min(duration_s / 2, max(least_s, min(enough_s, most_s)))
+    halves = [sum(r.at_s < duration_s / 2 for r in requests)]
+    halves.append(len(requests) - halves[0])
+    if min(halves) < MIN_REQUESTS:
+        return None, None
+    why = (
+        "half of the recording, the other half is held out"
+        if length_s == duration_s / 2
+        else f"{length_s:.0f} s of {duration_s:.0f} s, another such stretch is held out"
+    )
+    return length_s, f"no window was given: each trial replays {why}"
 
 
-def _shape(requests: Sequence[Request], hits: Sequence[int], span_s: float) -> _Shape:
-    inputs = [r.input_tokens for r in requests]
-    outputs = [r.output_tokens for r in requests]
-    return _Shape(
-        rate=len(requests) / span_s,
-        quantiles=tuple(nearest_rank(v, q) for v in (inputs, outputs) for q in QUANTILES),
-        reuse=sum(hits) / sum(inputs),
+def _shaped(
+    trace: Trace, limit: int | None, thin: float, seed: int, *, spread: bool
+) -> tuple[Trace, tuple[Skipped, ...], list[str]]:
+    """(the recording that windows are cut from, what was over the limit, what to say)."""
+    kept, over = _within(trace.requests, limit)
+    if not kept:
+        raise InputError(
+            message=f"no request of the workload fits {limit} tokens",
+            seen=f"the shortest needs {min(r.input_tokens + r.output_tokens for r in over)}",
+            hint="raise max-model-len, or choose another workload",
+        )
+    whole = replace(trace, requests=ordered(kept))
+    notes: list[str] = []
+    if over:
+        notes.append(
+            f"{len(over)} of {len(trace.requests)} requests are longer than {limit} "
+            "tokens and left out for every candidate"
+        )
+    if thin != 1.0:
+        thinner = thinned(whole, thin, seed=seed)
+        notes.append(_thinning(whole, thinner, thin, seed))
+        whole = thinner
+    if spread:
+        whole, note = spread_arrivals(whole, seed=seed)
+        notes.append(note)
+    elif (hint := bucket_note(whole)) is not None:
+        notes.append(hint)
+    return whole, tuple(Skipped(line=r.line, reason="over_limit") for r in over), notes
+
+
+def _thinning(whole: Trace, thinner: Trace, share: float, seed: int) -> str:
+    before, after = prefix_reuse(whole), prefix_reuse(thinner)
+    reuse = "" if before is None or after is None else f"; prefix reuse {before:.0%} -> {after:.0%}"
+    return (
+        f"thinned to {share:g} (whole sessions, seed {seed}): {len(thinner.requests)} of "
+        f"{len(whole.requests)} requests{reuse}"
     )
 
 
-def _within(requests: Sequence[Request], limit: int | None) -> tuple[list[Request], list[Request]]:
+def _said(trace: Trace, window: Window, primed: Priming, name: str) -> list[str]:
+    """How well a window represents the whole, and what its priming brings back."""
+    said = [window.described(name)]
+    priming = primed.described(name)
+    if priming is not None:
+        inside = trace.requests[window.low : window.high]
+        hits = hit_tokens([*primed.requests, *inside], trace.block_size)[len(primed.requests) :]
+        reuse = sum(hits) / sum(request.input_tokens for request in inside)
+        said.append(f"{priming}; prefix reuse is then {reuse:.0%}")
+    return said
+
+
+def _within(requests: tuple[Request, ...], limit: int | None) -> tuple[list[Request], list[Request]]:
     """(requests that fit, requests that do not)."""
     if limit is None:
         return list(requests), []
@@ -204,40 +198,5 @@ def _within(requests: Sequence[Request], limit: int | None) -> tuple[list[Reques
     return [r for r in requests if r.input_tokens + r.output_tokens <= limit], over
 
 
-def _cut(trace: Trace, window: _Window) -> Trace:
+def _cut(trace: Trace, window: Window) -> Trace:
     return replace(trace, requests=ordered(trace.requests[window.low : window.high]))
-
-
-def _scaled(trace: Trace, time_scale: float) -> Trace:
-    """Arrivals faster by `time_scale`; the gaps of sessions are people's and stay."""
-    if time_scale == 1.0:
-        return trace
-    scaled = tuple(replace(r, at_s=round(r.at_s / time_scale, 6)) for r in trace.requests)
-    return replace(trace, requests=scaled)
-
-
-def _priming(trace: Trace, window: _Window, max_tokens: int | None) -> tuple[Request, ...]:
-    """The longest prefixes of the window's prompts that the history holds, none inside another."""
-    last_use: dict[int, int] = {}
-    for index, request in enumerate(trace.requests[: window.low]):
-        for block in request.blocks:
-            last_use[block] = index
-    found: dict[tuple[int, ...], int] = {}
-    for request in trace.requests[window.low : window.high]:
-        known = 0
-        while known < len(request.blocks) and request.blocks[known] in last_use:
-            known += 1
-        if known:
-            tokens = min(known * trace.block_size, request.input_tokens)
-            prefix = request.blocks[:known]
-            found[prefix] = max(found.get(prefix, 0), tokens)
-    inner = {prefix[:-n] for prefix in found for n in range(1, len(prefix))}
-    maximal = [prefix for prefix in found if prefix not in inner]
-    maximal.sort(key=lambda prefix: (last_use[prefix[-1]], prefix), reverse=True)
-    chosen, total = [], 0
-    for prefix in maximal:
-        total += found[prefix]
-        if max_tokens is not None and total > max_tokens:
-            break
-        chosen.append(Request(at_s=0.0, input_tokens=found[prefix], output_tokens=1, blocks=prefix))
-    return tuple(reversed(chosen))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import httpx
@@ -29,7 +28,7 @@ def given(name: str) -> str:
 
 
 def vllm_plan(launcher: str, *words: str, model: str, **fields: object) -> LaunchPlan:
-    program = str(Path(given("AUTOTUNE_VLLM_PYTHON")).with_name("vllm"))
+    program = "vllm" if launcher == "docker" else f"{given('AUTOTUNE_TEST_VLLM')}/bin/vllm"
     more = ("--max-model-len", "2048", "--enforce-eager", *words)
     return LaunchPlan(
         engine="vllm",
@@ -69,13 +68,13 @@ def measure(plan: LaunchPlan, folder: Path) -> tuple[str, list[str]]:
 
 
 def test_vllm_as_a_process_answers_sensibly_and_leaves_no_process(tmp_path: Path) -> None:
-    text, log = measure(vllm_plan("process", model=given("AUTOTUNE_VLLM_MODEL")), tmp_path)
+    text, log = measure(vllm_plan("process", model=given("AUTOTUNE_TEST_MODEL")), tmp_path)
     assert "Paris" in text
     assert any("Application startup complete" in line for line in log)
 
 
 def test_vllm_with_an_unknown_flag_exits_early_with_argparses_code(tmp_path: Path) -> None:
-    plan = vllm_plan("process", "--no-such-flag", "1", model=given("AUTOTUNE_VLLM_MODEL"))
+    plan = vllm_plan("process", "--no-such-flag", "1", model=given("AUTOTUNE_TEST_MODEL"))
     with pytest.raises(NotReady) as caught:
         measure(plan, tmp_path)
     assert caught.value.kind == "exited"
@@ -86,19 +85,13 @@ def test_vllm_with_an_unknown_flag_exits_early_with_argparses_code(tmp_path: Pat
 
 @pytest.mark.docker
 def test_vllm_as_a_container_answers_sensibly(tmp_path: Path) -> None:
-    python, model = given("AUTOTUNE_VLLM_PYTHON"), given("AUTOTUNE_VLLM_MODEL")
-    prefixes = subprocess.run(
-        [python, "-c", "import sys; print(sys.prefix); print(sys.base_prefix)"],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    mounts = tuple(Mount(source=path, target=path) for path in prefixes)
     plan = vllm_plan(
         "docker",
         model="/model",
-        image=given("AUTOTUNE_VLLM_IMAGE"),
+        image=given("AUTOTUNE_TEST_IMAGE"),
         gpus=(),
         shm_size="1g",
-        mounts=(*mounts, Mount(source=model, target="/model")),
+        mounts=(Mount(source=given("AUTOTUNE_TEST_MODEL"), target="/model"),),
     )
     text, log = measure(plan, tmp_path)
     assert "Paris" in text

@@ -1,9 +1,10 @@
 """Mooncake jsonl: `timestamp`, `input_length`, `output_length`, `hash_ids` (512-token blocks).
 
 Fields and units as in the FAST25 release of kvcache-ai/Mooncake: `timestamp` counts milliseconds,
-one id per started block, an id stands for the block and everything before it. Variants that other
-tools write are read too: `session_id` with `delay` (ms), a prompt text in place of `input_length`,
-time stamps in seconds.
+one id per started block, an id stands for the block and everything before it. What aiperf writes
+after this model is read too: `session_id` with `delay` (ms), and a text (`text_input`, `prompt`,
+`messages` with `tools`, or a whole `payload`) in place of `input_length`; and time stamps in
+seconds.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from autotune.workload.formats.rows import (
     json_rows,
     number,
     objects_of,
+    part,
+    text_in,
     whole_numbers,
 )
-from autotune.workload.trace import Request, Skipped
+from autotune.workload.formats.text import Prompt, Texts, prompt_of
+from autotune.workload.hashing import BlockTree
+from autotune.workload.trace import Message, Request, Skipped
 
 BLOCK_SIZE = 512
 TEXT_FIELDS = ("text_input", "prompt")
-BYTES_PER_TOKEN = 4
-"""A rule of thumb for text whose tokenizer is unknown; said in a note."""
+PROMPT_FIELDS = {"input_length", "messages", "payload", *TEXT_FIELDS}
 LOOK_AHEAD = 2000
 ABSURD_RATE = 200.0
 PLAUSIBLE_RATE = 20.0
@@ -45,80 +49,89 @@ class MooncakeFormat:
     def sniff(self, head: Sequence[bytes]) -> float:
         best = 0.0
         for row in objects_of(head):
-            if {"timestamp", "output_length"} <= row.keys():
+            if {"timestamp", "output_length"} <= row.keys() and PROMPT_FIELDS & row.keys():
                 best = max(best, 0.9 if "input_length" in row else 0.6)
         return best
 
     def read(self, lines: Iterable[Line], options: ReadOptions) -> Iterator[Item]:
-        block_size = options.block_size or BLOCK_SIZE
-        rows = json_rows(lines)
-        ahead = list(itertools.islice(rows, LOOK_AHEAD))
-        unit, notes = _unit(ahead, options.time_unit)
-        yield About(
-            block_size=block_size, notes=notes, meta={"source": self.name, "time_unit": unit}
-        )
-        reading = _Reading(0.001 if unit == "ms" else 1.0, block_size)
-        for row in itertools.chain(ahead, rows):
-            if isinstance(row, Skipped):
-                yield row
-                continue
-            try:
-                yield reading.request(row)
-            except Unusable as problem:
-                yield Skipped(line=row.line, reason=problem.reason)
-        yield About(notes=reading.notes())
+        return read_rows(lines, options, name=self.name, block_size=BLOCK_SIZE)
+
+
+def read_rows(
+    lines: Iterable[Line], options: ReadOptions, *, name: str, block_size: int
+) -> Iterator[Item]:
+    """The rows of a file of this kind, whose blocks have `block_size` tokens unless told."""
+    rows = json_rows(lines)
+    ahead = list(itertools.islice(rows, LOOK_AHEAD))
+    unit, notes = time_unit(ahead, options.time_unit)
+    reading = _Reading(0.001 if unit == "ms" else 1.0, block_size, _has_ids(ahead), options)
+    yield About(
+        block_size=reading.block_size,
+        untimed=_is_untimed(ahead),
+        notes=notes,
+        meta={"source": name, "time_unit": unit},
+    )
+    for row in itertools.chain(ahead, rows):
+        if isinstance(row, Skipped):
+            yield row
+            continue
+        try:
+            yield reading.request(row)
+        except Unusable as problem:
+            yield Skipped(line=row.line, reason=problem.reason)
+    yield reading.texts.about()
 
 
 class _Reading:
     """The state of one pass over a file: ids and sessions seen so far."""
 
-    def __init__(self, scale: float, block_size: int) -> None:
+    def __init__(
+        self, scale: float, block_size: int, has_ids: bool, options: ReadOptions
+    ) -> None:
         self._scale = scale
-        self._block_size = block_size
-        self._ids: dict[tuple[int, int], int] = {}
+        self.texts = Texts(options)
+        self._has_ids = has_ids
+        # A file without ids gets those of its texts, in smaller blocks
+        self.block_size = options.block_size or (block_size if has_ids else self.texts.block_size)
+        self._tree = None if options.raw_blocks else BlockTree()
         self._sessions: dict[str, tuple[str, int, float]] = {}
-        self._estimated = 0
 
     def request(self, row: Row) -> Request:
         """One request. Raises Unusable."""
         data = row.data
-        raw = whole_numbers(data, "hash_ids")
-        input_tokens, estimated = _input_tokens(data)
+        blocks = whole_numbers(data, "hash_ids")
+        prompt = None
+        if "input_length" in data and not self.texts.keeps:
+            input_tokens = count(data, "input_length")
+        else:
+            prompt = self._prompt(data)
+            input_tokens = prompt.tokens
         output_tokens = count(data, "output_length")
-        check_lengths(input_tokens, output_tokens, len(raw), self._block_size)
+        check_lengths(input_tokens, output_tokens, len(blocks), self.block_size)
+        if blocks and self._tree is not None:
+            blocks = self._tree.dense(blocks)
+        elif not blocks and prompt is not None and not self._has_ids:
+            blocks = prompt.blocks
         session, turn, gap_s, at_s = self._place(data)
-        self._estimated += estimated
         return Request(
             at_s=at_s,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
-            blocks=self._dense(raw),
+            blocks=blocks,
             session=session,
             turn=turn,
             gap_s=gap_s,
             priority=int(number(data, "priority")) if "priority" in data else None,
             line=row.line,
+            messages=() if prompt is None else prompt.messages,
         )
 
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about the rows read."""
-        if not self._estimated:
-            return ()
-        note = (
-            f"{self._estimated} prompts had text but no length: lengths are estimated at "
-            f"{BYTES_PER_TOKEN} bytes per token, and the text was dropped"
-        )
-        return (note,)
-
-    def _dense(self, raw: tuple[int, ...]) -> tuple[int, ...]:
-        """Foreign ids as 0, 1, 2, ...; an id below another parent is another block, so the result
-        is always a tree, whatever the source hashed.
-        """
-        parent, dense = -1, []
-        for foreign in raw:
-            parent = self._ids.setdefault((parent, foreign), len(self._ids))
-            dense.append(parent)
-        return tuple(dense)
+    def _prompt(self, data: Mapping[str, Json]) -> Prompt:
+        stated = count(data, "input_length") if "input_length" in data else None
+        messages = _messages(data)
+        if messages:
+            return self.texts.prompt(messages, stated=stated, tools=data.get("tools"))
+        return Prompt(count(data, "input_length"), (), ())
 
     def _place(self, data: Mapping[str, Json]) -> tuple[str | None, int, float | None, float]:
         """(session, turn, gap, time); sessions are renamed, for their ids may tell who it was."""
@@ -128,6 +141,8 @@ class _Reading:
         key = str(foreign)
         known = self._sessions.get(key)
         delay_s = number(data, "delay") * self._scale if "delay" in data else None
+        if delay_s is not None and delay_s < 0:
+            raise Unusable("bad_delay")
         if known is None:
             name, turn = f"s{len(self._sessions)}", 0
             at_s = number(data, "timestamp") * self._scale
@@ -139,17 +154,28 @@ class _Reading:
         return name, turn, delay_s if turn else None, at_s
 
 
-def _input_tokens(data: Mapping[str, Json]) -> tuple[int, bool]:
-    """(prompt tokens, whether they are an estimate from the text)."""
-    if "input_length" not in data:
-        for field in TEXT_FIELDS:
-            text = data.get(field)
-            if isinstance(text, str):
-                return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN), True
-    return count(data, "input_length"), False
+def _messages(data: Mapping[str, Json]) -> tuple[Message, ...]:
+    """The text of a row; () when it has none."""
+    for field in TEXT_FIELDS:
+        if field in data:
+            return (("", text_in(data, field)),)
+    if "messages" in data:
+        return prompt_of(data)
+    if "payload" in data:
+        return prompt_of(part(data, "payload"))
+    return ()
 
 
-def _unit(
+def _has_ids(rows: Sequence[Row | Skipped]) -> bool:
+    return any(isinstance(row, Row) and row.data.get("hash_ids") for row in rows)
+
+
+def _is_untimed(rows: Sequence[Row | Skipped]) -> bool:
+    found = [row for row in rows if isinstance(row, Row)]
+    return bool(found) and not any("timestamp" in row.data for row in found)
+
+
+def time_unit(
     ahead: Sequence[Row | Skipped], stated: TimeUnit | None
 ) -> tuple[TimeUnit, tuple[str, ...]]:
     """The unit of `timestamp`: as stated, else ms unless that is absurd and seconds are not."""

@@ -1,0 +1,213 @@
+"""A study in virtual time: real preparation, records and files; doubles for launches and search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.clock import StopSignal, VirtualClock
+from autotune.engines.engine import Diagnosis
+from autotune.errors import EnvironmentFault, Interrupted
+from autotune.measure.measurement import Measurement, Validity
+from autotune.measure.outcome import Infeasible, Measured, Outcome, Stopped, Unmeasurable
+from autotune.measure.scoring import score
+from autotune.search.proposer import Known, Proposal
+from autotune.space.candidate import Candidate
+from autotune.space.study_space import open_study
+from autotune.study.directory import StudyDirectory, write_json
+from autotune.study.events import Event
+from autotune.study.prepare import PreparedStudy, prepare
+from autotune.study.record import TrialRecord
+from autotune.study.runner import StudyEnd, StudyRunner
+from autotune.study.snapshot import write_snapshot
+from autotune.study.stream import EventStream
+from autotune.study.trial import TrialTask, record_of
+
+LAUNCH_S = 10.0
+BASELINE = Candidate({"max-num-seqs": 8})
+KNOBS = {
+    "max-num-seqs": {"type": "int", "values": [8, 16, 32, 64]},
+    "enforce-eager": {"type": "switch"},
+}
+
+
+def candidate(seqs: int, **more: Any) -> Candidate:
+    return Candidate({"max-num-seqs": seqs, **more})
+
+
+def served(ttft: float, *, tpot: float = 0.02) -> Measurement:
+    metrics = {"ttft_p95_s": ttft, "tpot_p95_s": tpot, "success_rate": 1.0}
+    return Measurement(
+        validity=Validity(verdict="valid"),
+        planned=15,
+        ok=15,
+        failed=0,
+        failed_by_reason={},
+        metrics=metrics,
+        intervals={key: (None, None) for key in metrics},
+        client={},
+    )
+
+
+def diagnosis(fault: Any, reason: str, *, flag: str | None = None) -> Infeasible:
+    return Infeasible(
+        diagnosis=Diagnosis(
+            fault=fault,
+            phase="startup",
+            reason=reason,
+            remedy=None,
+            message=f"{reason.replace('_', ' ')}{f': --{flag}' if flag else ''}",
+            evidence=("the decisive line",),
+            facts={"flag": f"--{flag}"} if flag else {},
+        )
+    )
+
+
+Script = Callable[[TrialTask], Measurement | Outcome | BaseException]
+
+
+class ScriptedExecutor:
+    """Ends each trial as the script says; ten virtual seconds each; files as a real trial."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def run(self, task: TrialTask) -> tuple[TrialRecord, Outcome]:
+        lab = self._lab
+        lab.stop.check()
+        lab.tasks.append(task)
+        folder = lab.directory.open_trial(task.number)
+        lab.clock.sleep(lab.launch_s)
+        what = lab.script(task)
+        error: BaseException | None = None
+        if isinstance(what, Measurement):
+            verdict = score(
+                what,
+                lab.study.spec.objective,
+                lab.study.spec.constraints,
+                what.metrics if task.baseline is None else task.baseline,
+            )
+            outcome: Outcome = (
+                verdict
+                if isinstance(verdict, Infeasible | Unmeasurable)
+                else Measured(measurement=what, score=verdict)
+            )
+            write_json(folder / "measurement.json", what.to_json())
+        elif isinstance(what, Interrupted):
+            error, outcome = what, Stopped()
+        elif isinstance(what, BaseException):
+            raise what  # as a kill: the folder stays partial
+        else:
+            outcome = what
+        record = record_of(task, outcome, "", {"total": lab.launch_s}, simulated=True)
+        lab.directory.close_trial(folder, record)
+        if error is not None:
+            raise error
+        return record, outcome
+
+
+class ListProposer:
+    """Proposes from a list, never what it was told of at the start."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self._left = list(candidates)
+        self.told: list[tuple[Candidate, Outcome]] = []
+        self.known: list[Known] = []
+
+    def ask(self) -> Proposal | None:
+        return Proposal(candidate=self._left.pop(0), token=0) if self._left else None
+
+    def tell(self, proposal: Proposal, outcome: Outcome) -> None:
+        self.told.append((proposal.candidate, outcome))
+
+    def seed(self, known: Sequence[Known]) -> None:
+        self.known = list(known)
+        seen = {k.candidate for k in known}
+        self._left = [c for c in self._left if c not in seen]
+
+
+@dataclass
+class Lab:
+    """One study on disk and the doubles that run it."""
+
+    folder: Path
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    stop: StopSignal = field(default_factory=StopSignal)
+    script: Script = field(default=lambda task: served(0.1))
+    launch_s: float = LAUNCH_S
+    tasks: list[TrialTask] = field(default_factory=list)
+    heard: list[Event] = field(default_factory=list)
+    proposer: ListProposer | None = None
+    study: PreparedStudy = field(init=False)
+    directory: StudyDirectory = field(init=False)
+
+    def prepare(self, **changes: Any) -> Lab:
+        """Prepare a study from a file; `changes` replace top-level keys of it."""
+        trace = self.folder / "tiny.jsonl"
+        rows = [{"t": i * 0.1, "in": 64 + i, "out": 4} for i in range(15)]
+        trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        content = {
+            "name": "lab",
+            "model": "sim",
+            "engine": {"kind": "simulated"},
+            "baseline": {"max-num-seqs": 8},
+            "space": {"engine": "simulated", "knobs": KNOBS},
+            "workload": {"path": str(trace)},
+            "objective": "minimize ttft_p95",
+            "constraints": ["success_rate >= 0.9"],
+            "budget": {"trials": 4},
+            "search": {"seed": 1, "repeats": 0},
+            **changes,
+        }
+        path = self.folder / "study.yaml"
+        path.write_text(json.dumps(content))
+        self.study = prepare(open_study(path), clock=self.clock, stop=self.stop)
+        self.directory = StudyDirectory(self.folder / "run")
+        self.directory.trials.mkdir(parents=True)
+        return self
+
+    def snapshot(self) -> Lab:
+        """Write the study's own files, as a run does first."""
+        write_snapshot(self.study, self.directory, started_at="2026-01-01T00:00:00+00:00")
+        return self
+
+    def runs(self, *candidates: Candidate) -> StudyEnd:
+        """One run of the study: the proposer proposes these."""
+        self.proposer = ListProposer(candidates)
+        events = EventStream(self.clock, self.directory, [self.heard.append])
+        return StudyRunner(
+            self.study,
+            self.directory,
+            ScriptedExecutor(self),  # type: ignore[arg-type]
+            self.proposer,
+            events,
+            clock=self.clock,
+            stop=self.stop,
+        ).run()
+
+    def states(self) -> list[str]:
+        return [f"{r.role} {r.state}" for r in self.directory.records()]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+@pytest.fixture
+def make() -> Any:
+    """Builders of the values that a script returns."""
+
+    class Make:
+        baseline = BASELINE
+        candidate = staticmethod(candidate)
+        served = staticmethod(served)
+        diagnosis = staticmethod(diagnosis)
+        environment = EnvironmentFault(message="the disk is full")
+
+    return Make

@@ -1,0 +1,128 @@
+"""What finished trials add up to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.spec.expressions import parse_objective
+from autotune.study.conclusion import Conclusion, mean_metrics
+from autotune.study.ranking import baseline_record, best_trial, nearest_to_limits
+from autotune.study.record import TrialRecord
+
+GOAL = parse_objective("minimize ttft_p95")
+
+
+def record(number: int, seqs: int, value: float | None = None, **changes: Any) -> TrialRecord:
+    measured = value is not None
+    return TrialRecord(
+        **{
+            "number": number,
+            "role": "baseline" if number == 0 else "search",
+            "state": "measured" if measured else "infeasible",
+            "params": {"max-num-seqs": seqs},
+            "values": {GOAL.text: value} if measured else {},
+            "feasible": measured,
+            "reason": None if measured else "out_of_memory",
+        }
+        | changes
+    )
+
+
+def conclusion(make: Any, *records: TrialRecord) -> Conclusion:
+    return Conclusion(records, [GOAL], make.baseline)
+
+
+def test_finalist_is_the_best_feasible_trial_that_beats_the_baseline(make: Any) -> None:
+    trials = (
+        record(0, 8, 0.10),
+        record(1, 16, 0.05, feasible=False),
+        record(2, 32, 0.07),
+        record(3, 64, 0.08),
+    )
+    found = conclusion(make, *trials).finalist
+    assert found is not None
+    assert found.number == 2
+    assert conclusion(make, trials[0], record(1, 16, 0.2)).finalist is None
+
+
+def test_interrupted_trials_count_for_nothing(make: Any) -> None:
+    stopped = record(1, 16, state="interrupted", reason="interrupted")
+    found = conclusion(make, record(0, 8, 0.1), stopped)
+    assert found.finalist is None
+    assert [known.candidate for known in found.known()] == [make.baseline]
+
+
+def test_proposer_learns_values_violations_and_reasons(make: Any) -> None:
+    limit = "success_rate >= 0.9"
+    known = conclusion(
+        make,
+        record(0, 8, 0.1),
+        record(1, 16),
+        record(2, 32, 0.05, feasible=False, constraints={limit: 0.4}),
+        record(3, 8, 0.1, role="confirm", pair=0),
+    ).known()
+    assert [(k.values, dict(k.violations), k.infeasible_reason) for k in known] == [
+        ([0.1], {}, None),
+        (None, {}, "out_of_memory"),
+        ([0.05], {limit: 0.4}, None),
+    ]
+
+
+def test_pairs_hold_both_sides_only(make: Any) -> None:
+    verdict = conclusion(
+        make,
+        record(0, 8, 0.1),
+        record(1, 16, 0.05),
+        record(2, 8, 0.11, role="confirm", pair=0),
+        record(3, 16, 0.06, role="confirm", pair=0),
+        record(4, 16, 0.06, role="confirm", pair=1),
+    ).verdict()
+    assert [(p.baseline_trial, p.best_trial) for p in verdict.pairs] == [(2, 3)]
+
+
+def test_baseline_is_the_first_launch_that_gave_a_verdict() -> None:
+    stopped = record(0, 8, state="interrupted")
+    void = record(1, 8, state="unmeasurable", role="baseline")
+    good = record(2, 8, 0.1, role="baseline")
+    assert baseline_record([stopped, void, good]) == good
+    assert baseline_record([stopped, void]) == stopped
+    assert baseline_record([record(0, 8), good]) == record(0, 8)
+    assert baseline_record([]) is None
+
+
+def test_best_prefers_fewer_changes_then_the_earlier_trial() -> None:
+    trials = [
+        record(0, 8, 0.1),
+        record(1, 16, 0.05, params={"max-num-seqs": 16, "enforce-eager": True}),
+        record(2, 32, 0.05),
+        record(3, 64, 0.05),
+    ]
+    best = best_trial(trials, [GOAL])
+    assert best is not None
+    assert best.number == 2
+
+
+def test_trials_that_miss_a_limit_are_ranked_by_how_far() -> None:
+    far = record(1, 16, 0.1, feasible=False, constraints={"a": 0.1, "b": 0.9})
+    near = record(2, 32, 0.1, feasible=False, constraints={"a": 0.2})
+    assert nearest_to_limits([far, near, record(3, 64)]) == [near, far]
+
+
+def test_mean_of_metrics_is_none_where_any_launch_has_none() -> None:
+    assert mean_metrics([{"a": 1.0, "b": None}, {"a": 3.0, "b": 1.0}]) == {"a": 2.0, "b": None}
+    assert mean_metrics([{"a": 1.0}, {"b": 1.0}]) == {}
+    assert mean_metrics([]) == {}
+
+
+def test_maximized_objectives_are_ranked_the_other_way(make: Any) -> None:
+    goal = parse_objective("maximize output_throughput")
+    trials = [
+        record(n, 8 * 2**n, values={goal.text: v}, state="measured", feasible=True)
+        for n, v in enumerate([100.0, 150.0, 90.0])
+    ]
+    found = Conclusion(trials, [goal], make.baseline)
+    assert found.finalist is not None
+    assert found.finalist.number == 1
+    assert found.verdict().best == pytest.approx(1)
