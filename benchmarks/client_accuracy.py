@@ -1,327 +1,266 @@
-"""How true the replay client's numbers are, and what they cost: client against a server that knows.
+"""How true the replay client's numbers are, and what they cost, against a server that knows.
 
-    python benchmarks/client_accuracy.py [--streams 16,64,256] [--seconds 4]
+    python benchmarks/client_accuracy.py [--streams 16,64,256,512] [--seconds 8] [--repeats 3]
+        [--vllm VLLM --tokenizer FOLDER] [--aiperf AIPERF] [--guidellm GUIDELLM] [--burst]
 
-A bundled server answers with fixed timings (first token after 50 to 250 ms, then one each 20 ms)
-and logs when it read each request and wrote each chunk. The same load is put on it by autotune and
-by a bare aiohttp loop that only stamps what it reads. Errors are per request, matched by request
-id: the client's figure minus the server's. Server and client are pinned to cores of their own if
-there are two. `lag` is how late the requests left; the ratio is CPU per chunk to the bare loop's.
+The bundled truth server (first token after 50 to 250 ms, then one each 20 ms, 128 tokens) logs when
+it read each request and wrote each chunk. The same load, at an even rate, is put on it by autotune,
+by a bare aiohttp loop that only stamps what it reads, and by other tools where their programs are
+given or on the PATH. Errors are per request: the client's figure minus the server's; matched by
+request id, or by order of start where a tool has none. autotune's TTFT counts from the due time, so
+its own lag is inside. Server and client are pinned to a core each if there are two.
+
+`rate` is what arrived over what was asked; `CPU` is seconds per 1,000 chunks while the load is on
+(of other tools: their whole process tree, start-up included, marked *); `ratio` is to the bare loop
+in the same repeat; `start` is from the spawn to the first arrival. Medians over the repeats.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import heapq
 import json
 import os
+import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
 import uvloop
+from peers import PEERS, Peer, Run
 
 from autotune.clock import StopSignal, SystemClock
+from autotune.replay.calibration import truth_server
 from autotune.replay.records import PlannedRequest
 from autotune.replay.replayer import ReplayOptions, replay
 
 TOKENS = 128
 PACE_S = 0.020
-HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
-)
 STREAM_S = 0.150 + PACE_S * (TOKENS - 1)
+ROUTE = "/v1/completions"
 
 
-def first_token_s(number: int) -> float:
-    return 0.050 + 0.200 * ((number * 37) % 101) / 100
+@dataclass
+class Found:
+    """One client at one load. Milliseconds, microseconds for `tpot`."""
 
-
-def framed(payload: Any) -> bytes:
-    data = b"data: " + (payload if isinstance(payload, bytes) else orjson.dumps(payload)) + b"\n\n"
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def token(count: int) -> bytes:
-    return framed(
-        {
-            "id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1764400000,
-            "model": "truth",
-            "choices": [{
-                "index": 0, "text": " the", "logprobs": None,
-                "finish_reason": "length" if count == TOKENS else None, "stop_reason": None,
-            }],
-            "usage": {
-                "prompt_tokens": 128, "completion_tokens": count, "total_tokens": 128 + count,
-            },
-        }
-    )  # fmt: skip
-
-
-CHUNKS = [token(k + 1) for k in range(TOKENS)]
-TAIL = (
-    framed({"choices": [], "usage": {"prompt_tokens": 128, "completion_tokens": TOKENS}})
-    + framed(b"[DONE]")
-    + b"0\r\n\r\n"
-)
-
-
-@dataclass(order=True, slots=True)
-class Stream:
-    """One answer in progress; the order is that of the next write."""
-
-    due: float
-    place: int
-    truth: dict[str, Any]
-    transport: asyncio.WriteTransport
-    sent: int = 0
-
-
-class TruthServer:
-    """All streams of the server; writes whatever is due."""
-
-    def __init__(self) -> None:
-        self.truths: list[dict[str, Any]] = []
-        self._due: list[Stream] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    def begin(self, request_id: str, arrived: float, transport: asyncio.WriteTransport) -> None:
-        truth = {"id": request_id, "arrived": arrived, "first": 0.0, "last": 0.0}
-        number = int(request_id.split("-")[-1])
-        self.truths.append(truth)
-        transport.write(HEAD)
-        stream = Stream(arrived + first_token_s(number), len(self.truths), truth, transport)
-        heapq.heappush(self._due, stream)
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._due:
-            wait = max(0.001, self._due[0].due - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(wait, self._write_due)
-
-    def _write_due(self) -> None:
-        self._timer = None
-        now = time.monotonic()
-        while self._due and self._due[0].due <= now:
-            stream = heapq.heappop(self._due)
-            stream.truth["last"] = time.monotonic()
-            if not stream.sent:
-                stream.truth["first"] = stream.truth["last"]
-            stream.transport.write(CHUNKS[stream.sent])
-            stream.sent += 1
-            stream.due += PACE_S
-            if stream.sent < TOKENS:
-                heapq.heappush(self._due, stream)
-            else:
-                stream.transport.write(TAIL)
-        self._arm()
-
-
-class Connection(asyncio.Protocol):
-    """One client connection: finds the end of a request and has it answered."""
-
-    def __init__(self, server: TruthServer) -> None:
-        self._server = server
-        self._buffer = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head, blank, body = self._buffer.partition(b"\r\n\r\n")
-        if not blank:
-            return
-        headers = dict(
-            line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line
-        )
-        if len(body) < int(headers[b"content-length"]):
-            return
-        self._buffer = b""
-        self._server.begin(
-            headers[b"x-request-id"].decode(),
-            time.monotonic(),
-            self._transport,  # type: ignore[arg-type]
-        )
-
-
-async def serve() -> None:
-    """Serve until standard input ends; then print what happened."""
-    server = TruthServer()
-    loop = asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: Connection(server), "127.0.0.1", 0, backlog=4096)
-    print(listener.sockets[0].getsockname()[1], flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
-    print(json.dumps(server.truths), flush=True)
+    ttft: list[float] = field(default_factory=list)
+    tpot: list[float] = field(default_factory=list)
+    requests: int = 0
+    chunks_per_s: float = 0.0
+    rate: float = 0.0
+    cpu_s: float = 0.0
+    whole: bool = False
+    rss_mb: float = 0.0
+    start_s: float = 0.0
 
 
 async def bare(url: str, dues: Sequence[float]) -> list[dict[str, Any]]:
     """The least that a client can do: send on time, stamp what is read."""
     rows: list[dict[str, Any]] = []
-    body = orjson.dumps({"prompt": list(range(128)), "max_tokens": TOKENS, "stream": True})
+    body = orjson.dumps({
+        "prompt": list(range(128)), "max_tokens": TOKENS, "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    })  # fmt: skip
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, read_bufsize=4 << 20) as session:
 
-        async def one(number: int, due: float) -> None:
+        async def one(number: int) -> None:
             stamps = []
             begun = time.monotonic()
             headers = {"X-Request-Id": f"b-{number}", "Content-Type": "application/json"}
-            async with session.post(url, data=body, headers=headers) as response:
+            async with session.post(url + ROUTE, data=body, headers=headers) as response:
                 async for _ in response.content.iter_any():
                     stamps.append(time.monotonic())  # noqa: PERF401 - the plainest loop
-            rows.append(
-                {"id": number, "lag": begun - due, "begun": begun, "first": stamps[0],
-                 "tpot": None, "chunks": len(stamps)}
-            )  # fmt: skip
+            since = start if burst else begun
+            rows.append({"id": f"b-{number}", "ttft": stamps[0] - since})
 
+        burst = not any(dues)
         start = time.monotonic() + 0.1
         tasks = []
         for number, at in enumerate(dues):
             await asyncio.sleep(max(0.0, start + at - time.monotonic()))
-            tasks.append(asyncio.ensure_future(one(number, start + at)))
+            tasks.append(asyncio.ensure_future(one(number)))
         await asyncio.gather(*tasks)
     return rows
 
 
-def run_bare(url: str, dues: Sequence[float]) -> tuple[list[dict[str, Any]], float, float]:
+def run_bare(url: str, dues: Sequence[float]) -> Run:
     answer = subprocess.run(
         [sys.executable, __file__, "--bare", url],
         input=json.dumps(list(dues)), capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = json.loads(answer.stdout)
-    return found["rows"], found["cpu_s"], found["rss_mb"]
+    return Run(rows=found["rows"], cpu_s=found["cpu_s"], rss_mb=found["rss_mb"])
 
 
-def run_autotune(url: str, dues: Sequence[float]) -> tuple[list[dict[str, Any]], float, float]:
+def run_autotune(url: str, dues: Sequence[float], workers: int = 1) -> Run:
     plan = [
         PlannedRequest(index=k, due_s=at, prompt=range(128), output_tokens=TOKENS)
         for k, at in enumerate(dues)
     ]
     with tempfile.TemporaryDirectory() as folder:
         result = replay(
-            plan, url=url, model="truth", options=ReplayOptions(), directory=Path(folder),
-            clock=SystemClock(), stop=StopSignal(), alive=lambda: True,
+            plan, url=url, model="truth", options=ReplayOptions(workers=workers),
+            directory=Path(folder), clock=SystemClock(), stop=StopSignal(), alive=lambda: True,
         )  # fmt: skip
     rows = []
     for r in result.records:
-        if r.failure or r.first_token_s is None or r.last_token_s is None or r.begun_s is None:
+        if r.failure or r.first_token_s is None or r.last_token_s is None:
             raise SystemExit(f"request {r.index} failed: {r.failure} {r.detail}")
         tpot = (r.last_token_s - r.first_token_s) / (TOKENS - 1)
-        rows.append(
-            {"id": r.index, "lag": r.begun_s - r.due_s, "ttft": r.first_token_s - r.begun_s,
-             "tpot": tpot, "chunks": r.events}
-        )  # fmt: skip
-    return rows, result.health.extra["cpu_s"], result.health.extra["peak_rss_bytes"] / 2**20
+        rows.append({"id": f"r-{r.index}", "ttft": r.first_token_s - r.due_s, "tpot": tpot})
+    extra = result.health.extra
+    return Run(rows=rows, cpu_s=extra["cpu_s"], rss_mb=extra["peak_rss_bytes"] / 2**20)
 
 
-@contextmanager
-def truth_server(core: int | None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A server process; its log is in the list once the context is left."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--serve", *([str(core)] if core is not None else [])],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    truths: list[dict[str, Any]] = []
-    try:
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}", truths
-        process.stdin.close()
-        truths.extend(json.loads(process.stdout.readline()))
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def compare(run: Run, truths: Sequence[dict[str, Any]], rate: float, spawned: float) -> Found:
+    """What a client said against what the server knows."""
+    served = sorted(truths, key=lambda truth: truth["arrived"])
+    rows = run.rows
+    if all(row.get("id") for row in rows):
+        known = {truth["id"].rpartition("-")[2]: truth for truth in served}
+        pairs = [(row, known[row["id"].rpartition("-")[2]]) for row in rows]
+    else:
+        served = served[-len(rows) :]  # a tool's own ready check came before
+        pairs = list(zip(sorted(rows, key=lambda row: row["begun"]), served, strict=True))
+    arrivals = [truth["arrived"] for _, truth in pairs]
+    span = max(arrivals) - min(arrivals)
+    end = max(truth["last"] for _, truth in pairs)
+    found = Found(requests=len(pairs), rss_mb=run.rss_mb, whole=run.whole)
+    found.start_s = served[0]["arrived"] - spawned
+    found.rate = (len(pairs) - 1) / span / rate if span else 1.0
+    chunks = len(pairs) * TOKENS
+    found.chunks_per_s = chunks / (end - min(arrivals))
+    found.cpu_s = run.cpu_s / chunks * 1000
+    for row, truth in pairs:
+        found.ttft.append((row["ttft"] - (truth["first"] - truth["arrived"])) * 1e3)
+        if row.get("tpot") is not None:
+            true = (truth["last"] - truth["first"]) / (TOKENS - 1)
+            found.tpot.append((row["tpot"] - true) * 1e6)
+    return found
+
+
+def measure(
+    client: Callable[[str, Sequence[float]], Run], dues: Sequence[float], core: int | None
+) -> Found:
+    with truth_server(pace_s=PACE_S, core=core) as (url, truths):
+        spawned = time.monotonic()
+        run = client(url, dues)
+    rate = (len(dues) - 1) / (dues[-1] - dues[0]) if dues[-1] > dues[0] else 1.0
+    return compare(run, truths, rate, spawned)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, -int(-share * len(values) // 1) - 1)]
 
 
-def measure(name: str, streams: int, seconds: float, core: int | None) -> dict[str, Any]:
-    rate = streams / STREAM_S
-    dues = [k / rate for k in range(max(1, round(rate * seconds)))]
-    with truth_server(core) as (url, truths):
-        rows, cpu_s, rss_mb = (run_autotune if name == "autotune" else run_bare)(url, dues)
-    known = {int(truth["id"].split("-")[-1]): truth for truth in truths}
-    ttft, tpot = [], []
-    for row in rows:
-        truth = known[row["id"]]
-        served = truth["first"] - truth["arrived"]
-        seen = row["ttft"] if "ttft" in row else row["first"] - row["begun"]
-        ttft.append((seen - served) * 1e3)
-        if row["tpot"] is not None:
-            tpot.append((row["tpot"] - (truth["last"] - truth["first"]) / (TOKENS - 1)) * 1e6)
-    chunks = sum(row["chunks"] for row in rows)
-    span = max(t["last"] for t in truths) - min(t["arrived"] for t in truths)
-    return {
-        "client": name, "streams": streams, "requests": len(rows), "chunks_per_s": chunks / span,
-        "ttft": ttft, "tpot": tpot, "lag": [row["lag"] * 1e3 for row in rows],
-        "us_per_chunk": cpu_s / chunks * 1e6, "rss_mb": rss_mb,
-    }  # fmt: skip
+HEADER = (
+    "client     streams requests chunks/s   rate | TTFT err ms p50     p99 | TPOT us p50     p99 | "
+    "CPU s/1000  ratio | RSS MB start s"
+)
 
 
-def show(found: dict[str, Any], bare_cost: float | None) -> None:
-    tpot = f"{quantile(found['tpot'], 0.99):7.1f}" if found["tpot"] else "      -"
-    ratio = f"{found['us_per_chunk'] / bare_cost:6.2f}" if bare_cost else "     -"
-    print(
-        f"{found['client']:<9} {found['streams']:>7} {found['requests']:>8} "
-        f"{found['chunks_per_s']:>9.0f} "
-        f"{quantile(found['ttft'], 0.5):>7.2f} {quantile(found['ttft'], 0.99):>7.2f} {tpot} "
-        f"{quantile(found['lag'], 0.5):>6.2f} {quantile(found['lag'], 0.99):>6.2f} "
-        f"{found['us_per_chunk']:>8.1f} {ratio} {found['rss_mb']:>6.0f}",
-        flush=True,
+def line(name: str, streams: int, runs: Sequence[Found], bare_runs: Sequence[Found]) -> str:
+    def median(pick: Callable[[Found], float]) -> float:
+        return statistics.median(pick(run) for run in runs)
+
+    ratio = "     -"
+    if not runs[0].whole and runs is not bare_runs:
+        pairs = zip(runs, bare_runs, strict=True)
+        ratio = f"{statistics.median(a.cpu_s / b.cpu_s for a, b in pairs):6.2f}"
+    tpot = "          -       -"
+    if runs[0].tpot:
+        p50, p99 = (median(lambda run, q=q: quantile(run.tpot, q)) for q in (0.5, 0.99))  # type: ignore[misc]
+        tpot = f"{p50:11.1f} {p99:7.1f}"
+    return (
+        f"{name:<10} {streams:>7} {runs[0].requests:>8} {median(lambda r: r.chunks_per_s):>8.0f} "
+        f"{median(lambda r: r.rate):>6.3f} | {median(lambda r: quantile(r.ttft, 0.5)):>15.2f} "
+        f"{median(lambda r: quantile(r.ttft, 0.99)):>7.2f} | {tpot} | "
+        f"{median(lambda r: r.cpu_s):>9.4f}{'*' if runs[0].whole else ' '} {ratio} | "
+        f"{max(r.rss_mb for r in runs):>6.0f} {median(lambda r: r.start_s):>7.2f}"
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="accuracy and cost of the replay client")
-    parser.add_argument("--streams", default="16,64,256")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of arrivals, per row")
-    parser.add_argument("--serve", nargs="?", const=-1, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--bare", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve is not None:
-        if options.serve >= 0:
-            os.sched_setaffinity(0, {options.serve})
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve())
-        return
-    if options.bare:
-        import resource
+def bursts(core: int | None, repeats: int, size: int = 256) -> None:
+    """Many requests in one instant: what the client adds to their first tokens."""
+    print(f"\nburst of {size} in one instant: TTFT error ms p50 / p99, from the due time")
+    clients = {
+        "bare, 1 process": run_bare,
+        "autotune, 1 worker": run_autotune,
+        "autotune, 2 workers": lambda url, dues: run_autotune(url, dues, workers=2),
+    }
+    for name, client in clients.items():
+        runs = [measure(client, [0.0] * size, core) for _ in range(repeats)]
+        p50, p99 = (
+            statistics.median(quantile(run.ttft, share) for run in runs) for share in (0.5, 0.99)
+        )
+        print(f"  {name:<20} {p50:6.2f} {p99:7.2f}", flush=True)
 
-        dues = json.load(sys.stdin)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            before = time.process_time()
-            rows = runner.run(bare(options.bare, dues))
-            cpu_s = time.process_time() - before
-        rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"rows": rows, "cpu_s": cpu_s, "rss_mb": rss_mb}))
+
+def child() -> None:
+    """The bare loop in a process of its own."""
+    dues = json.load(sys.stdin)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        before = time.process_time()
+        rows = runner.run(bare(sys.argv[2], dues))
+        cpu_s = time.process_time() - before
+    rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"rows": rows, "cpu_s": cpu_s, "rss_mb": rss_mb}))
+
+
+def peers_wanted(options: argparse.Namespace) -> dict[str, Callable[[str, Sequence[float]], Run]]:
+    wanted: dict[str, Callable[[str, Sequence[float]], Run]] = {}
+    for name, runner in PEERS.items():
+        program = getattr(options, name) or shutil.which(name)
+        if program and options.tokenizer:
+            peer = Peer(program=program, tokenizer=options.tokenizer, tokens=TOKENS)
+            wanted[name] = lambda url, dues, run=runner, peer=peer: run(peer, url, dues)  # type: ignore[misc]
+    return wanted
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--bare"]:
+        child()
         return
+    parser = argparse.ArgumentParser(description="accuracy and cost of the replay client")
+    parser.add_argument("--streams", default="16,64,256,512")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of arrivals, per row")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--burst", action="store_true", help="also 256 requests in one instant")
+    parser.add_argument("--tokenizer", default=os.environ.get("AUTOTUNE_BENCH_TOKENIZER"))
+    for name in PEERS:
+        variable = f"AUTOTUNE_BENCH_{name.upper()}"
+        parser.add_argument(f"--{name}", default=os.environ.get(variable), help="its program")
+    options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     core = cores[0] if len(cores) > 1 else None
     if core is not None:
         os.sched_setaffinity(0, set(cores[1:2]))
-    print("                                   TTFT err ms    TPOT us   lag ms       CPU")
-    print(
-        "client    streams requests  chunks/s     p50     p99     p99    p50    p99 "
-        "us/chunk  ratio RSS MB"
-    )
+    clients = {"bare": run_bare, "autotune": run_autotune, **peers_wanted(options)}
+    print(f"load average {os.getloadavg()[0]:.2f}, {len(cores)} cores, {options.repeats} repeats")
+    print(HEADER)
     for streams in (int(part) for part in options.streams.split(",")):
-        reference = measure("bare", streams, options.seconds, core)
-        show(reference, None)
-        show(measure("autotune", streams, options.seconds, core), reference["us_per_chunk"])
+        rate = streams / STREAM_S
+        dues = [k / rate for k in range(max(2, round(rate * options.seconds)))]
+        runs: dict[str, list[Found]] = {name: [] for name in clients}
+        for _ in range(options.repeats):  # interleaved, so that drift of the machine spreads
+            for name, client in clients.items():
+                runs[name].append(measure(client, dues, core))
+        for name in clients:
+            print(line(name, streams, runs[name], runs["bare"]), flush=True)
+    if options.burst:
+        bursts(core, options.repeats)
+    print(f"load average at the end {os.getloadavg()[0]:.2f}")
 
 
 if __name__ == "__main__":

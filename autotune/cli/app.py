@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from autotune import __version__
-from autotune.errors import AutotuneError, EnvironmentFault
+from autotune.cli.workload_app import workload_app
+from autotune.errors import AutotuneError, EnvironmentFault, Interrupted
 
 Progress = Literal["auto", "live", "plain", "none"]
 
@@ -27,8 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-workload_app = typer.Typer(help="Recorded workloads: look at them, convert them, make them.",
-                           no_args_is_help=True)  # fmt: skip
 space_app = typer.Typer(help="Search spaces: what may vary, and why.", no_args_is_help=True)
 app.add_typer(workload_app, name="workload")
 app.add_typer(space_app, name="space")
@@ -269,50 +268,15 @@ def diagnose(
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Check the machine: docker, GPU, ports, disk, limits; each with what to do."""
-    from autotune.cli import doctoring
-
-    raise typer.Exit(doctoring.doctor(as_json=as_json))
-
-
-@workload_app.command("inspect")
-def workload_inspect(
-    file: Annotated[str, typer.Argument(help="Workload file, or a shipped one's name.")],
-    fmt: Annotated[str | None, typer.Option("--format", help="Read as this format.")] = None,
-    strict: Annotated[bool, typer.Option(help="Refuse a file with unusable lines.")] = False,
+def doctor(
+    engine: Annotated[str | None, typer.Option(help="Look for this engine, too.")] = None,
+    command: Annotated[str | None, typer.Option(help="How the engine is started.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Statistics of a workload: requests, rate, lengths, prefix reuse, what was skipped."""
-    from autotune.cli import workloads
+    """Check the machine: docker, GPU, ports, disk, limits, leftovers; each with what to type."""
+    from autotune.cli import doctoring
 
-    raise typer.Exit(workloads.inspect(file, fmt, strict=strict, as_json=as_json))
-
-
-@workload_app.command("convert")
-def workload_convert(
-    file: Annotated[str, typer.Argument(help="Workload file of any known format.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Canonical .jsonl or .jsonl.zst.")],
-    fmt: Annotated[str | None, typer.Option("--format", help="Read as this format.")] = None,
-    strict: Annotated[bool, typer.Option(help="Refuse a file with unusable lines.")] = False,
-) -> None:
-    """Write a workload in the canonical format: lengths and opaque block ids, never text."""
-    from autotune.cli import workloads
-
-    raise typer.Exit(workloads.convert(file, output, fmt, strict=strict))
-
-
-@workload_app.command("synth")
-def workload_synth(
-    scenario: Annotated[str, typer.Argument(help="Which scenario; see the shipped workloads.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Canonical .jsonl or .jsonl.zst.")],
-    seed: Annotated[int | None, typer.Option(help="Seed.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests per second.")] = None,
-) -> None:
-    """Make a synthetic workload of a known scenario."""
-    from autotune.cli import workloads
-
-    raise typer.Exit(workloads.synth(scenario, output, seed=seed, rate=rate))
+    raise typer.Exit(doctoring.doctor(engine=engine, command=command, as_json=as_json))
 
 
 @space_app.command("show")
@@ -331,12 +295,13 @@ def space_check(
     space: Annotated[str, typer.Argument(help="A shipped space's name, or a file.")],
     engine: Annotated[str | None, typer.Option(help="Engine; default: the space's own.")] = None,
     engine_version: Annotated[str | None, typer.Option(help="Such as 0.26.0.")] = None,
+    command: Annotated[str | None, typer.Option(help="Ask this program for its flags.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a space: its form, and flags that an engine version does not have."""
     from autotune.cli import spaces
 
-    raise typer.Exit(spaces.check(space, engine, engine_version, as_json=as_json))
+    raise typer.Exit(spaces.check(space, engine, engine_version, command, as_json=as_json))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -344,9 +309,12 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(args=arguments)
     except AutotuneError as error:
-        from autotune.cli.console import show_error
+        from autotune.cli.console import say, show_error
 
-        show_error(error)
+        if isinstance(error, Interrupted):
+            say(error.message)
+        else:
+            show_error(error)
         sys.exit(error.exit_code)
     except OSError as error:
         from autotune.cli.console import show_error

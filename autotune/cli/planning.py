@@ -8,9 +8,11 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.canonical import Json
+from autotune.engines.memory import MemoryEstimate
 from autotune.report.words import setting
 from autotune.spec.units import format_duration
 from autotune.study.measuring import LEAD_S
+from autotune.study.memory_fit import memory_fit, memory_words
 from autotune.study.prepare import PreparedStudy
 from autotune.study.snapshot import spec_json, target_json
 
@@ -32,7 +34,7 @@ def launches_that_fit(study: PreparedStudy) -> tuple[int | None, int | None]:
     there is no limit.
     """
     budget, search = study.spec.budget, study.spec.search
-    confirm = 2 * search.repeats
+    confirm = (1 + search.finalists) * search.repeats
     by_time = None
     if budget.time is not None:
         by_time = max(1, int(budget.time / launch_estimate_s(study)) - confirm)
@@ -59,6 +61,7 @@ def plan_text(
         ("varies", _varies(study)),
         ("traffic", _traffic(study)),
         ("held out", _held_out(study)),
+        *_memory(study),
     ]
     if directory is not None:
         rows.append(("writes", f"{directory}   (Ctrl-C is safe: autotune resume {directory})"))
@@ -100,12 +103,31 @@ def plan_json(study: PreparedStudy, origins: Mapping[str, str]) -> dict[str, Jso
         "first_launch": study.baseline_plan().to_json(),
         "workload": {**study.traffic.description, "notes": list(study.traffic.notes)},
         "held_out": study.held_out is not None,
+        "memory": _memory_json(study),
         "launches": {"search": search, "confirm": confirm},
         "seconds_per_launch": launch_estimate_s(study),
         "combinations": study.space.size(study.facts),
         "engine_version": study.engine_version,
         "simulated": study.engine.simulated,
     }
+
+
+def _baseline_memory(study: PreparedStudy) -> MemoryEstimate | None:
+    fit = memory_fit(study)
+    return None if fit is None else fit.estimate(study.baseline)
+
+
+def _memory(study: PreparedStudy) -> list[tuple[str, str]]:
+    found = _baseline_memory(study)
+    if found is None:
+        return []
+    doubt = "; by this estimate the baseline does not fit" if found.cannot_fit else ""
+    return [("memory", f"{memory_words(found)} (estimate for the baseline, one GPU){doubt}")]
+
+
+def _memory_json(study: PreparedStudy) -> dict[str, Json] | None:
+    found = _baseline_memory(study)
+    return None if found is None else found.to_json()
 
 
 def _settings(params: Mapping[str, Json]) -> str:

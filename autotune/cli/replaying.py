@@ -20,7 +20,7 @@ from autotune.launch.attach import AttachLauncher
 from autotune.launch.launcher import RunningServer, Ticket
 from autotune.measure.measurement import Measurement
 from autotune.report.numbers import Units, quantity
-from autotune.spec.expressions import parse_constraint
+from autotune.spec.expressions import Constraint, parse_constraint
 from autotune.spec.units import parse_duration
 from autotune.spec.vocabulary import METRICS
 from autotune.study.measuring import Measurer, MeasureSettings
@@ -47,16 +47,7 @@ def replay(
     """Replay a workload against a running server and print the measurement."""
     clock, stop = SystemClock(), StopSignal()
     _refuse_target(url, time_scale)
-    try:
-        window_s = None if window is None else parse_duration(window)
-        constraints = [parse_constraint(text) for text in slo]
-    except ValueError as error:
-        raise InputError(message=str(error), so="nothing was sent") from error
-    if any(constraint.relative for constraint in constraints):
-        raise InputError(
-            message="a limit relative to the baseline has no meaning for one server",
-            so="nothing was sent",
-        )
+    window_s, constraints = _limits(window, slo)
     trace = select(
         read_trace(workload_path(workload)),
         window_s=window_s,
@@ -96,6 +87,21 @@ def replay(
             seen="\n".join(measurement.validity.reasons),
         )
     return 0
+
+
+def _limits(window: str | None, slo: Sequence[str]) -> tuple[float | None, list[Constraint]]:
+    """The window in seconds, and the limits. Raises InputError for what cannot be read."""
+    try:
+        window_s = None if window is None else parse_duration(window)
+        constraints = [parse_constraint(text) for text in slo]
+    except ValueError as error:
+        raise InputError(message=str(error), so="nothing was sent") from error
+    if any(constraint.relative for constraint in constraints):
+        raise InputError(
+            message="a limit relative to the baseline has no meaning for one server",
+            so="nothing was sent",
+        )
+    return window_s, constraints
 
 
 def _refuse_target(url: str, time_scale: float) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from autotune.canonical import Json
 from autotune.cli.console import result, result_json
-from autotune.engines.catalog import engine_for, flag_problems
+from autotune.engines.catalog import engine_for, probe_version
+from autotune.engines.engine import LaunchTarget
+from autotune.engines.facts import engine_facts
 from autotune.errors import InputError, Problem
 from autotune.report.words import setting
 from autotune.space.search_space import SearchSpace
 from autotune.space.space_file import read_space
 from autotune.spec.render import problems_title
+from autotune.study.flag_check import FlagCheck, flag_check
 from autotune.study.snapshot import space_summary
 
 
@@ -42,32 +46,56 @@ def show(source: str, *, as_json: bool) -> int:
     return 0
 
 
-def check(source: str, engine: str | None, version: str | None, *, as_json: bool) -> int:
-    """Check a space against an engine version. Raises InputError with every problem."""
+def check(
+    source: str, engine: str | None, version: str | None, command: str | None, *, as_json: bool
+) -> int:
+    """Check a space against an engine: a version by the table, or a program by its own help.
+
+    Raises InputError with every problem.
+    """
     space = _load(source)
     kind = engine or space.engine or "vllm"
     engine_for(kind)
-    names = [
-        knob.flag or knob.name
-        for knob in space.knobs
-        if knob.env is None and knob.exists_in(version)
-    ]
-    found = flag_problems(kind, names, version)
+    asked = _asked(kind, version, command)
+    version = asked.version
+    knobs = [knob for knob in space.knobs if knob.env is None and knob.exists_in(version)]
+    found = {knob.name: text for knob in knobs if (text := asked.knob_problem(knob)) is not None}
     about: dict[str, Json] = {
         "space": space.name, "engine": kind, "engine_version": version, "problems": found,
         "not_in_version": [k.name for k in space.knobs if not k.exists_in(version)],
+        "flags_from": asked.where,
     }  # fmt: skip
     if as_json:
         result_json(about)
     if found:
         raise InputError(
-            message=f"{len(found)} of {len(space.knobs)} knobs do not fit {kind} {version or ''}",
+            message=f"{len(found)} of {len(space.knobs)} knobs do not fit {asked.title}",
             problems=[Problem(message=f"{name}: {text}") for name, text in found.items()],
+            seen=f"read from {asked.where}" if asked.where else None,
             hint="give such a knob a `versions:` range, or remove it",
         )
     if not as_json:
-        result(f"{space.name}: all {len(space.knobs)} knobs fit {kind} {version or ''}".rstrip())
+        checked = f" (read from {asked.where})" if asked.where else ""
+        result(f"{space.name}: all {len(space.knobs)} knobs fit {asked.title}{checked}")
     return 0
+
+
+def _asked(kind: str, version: str | None, command: str | None) -> FlagCheck:
+    """The flags to check against. A command of one word gets the engine's own further words."""
+    if command is None:
+        return FlagCheck(engine=kind, version=version, facts=engine_facts(kind), reading=None)
+    words = tuple(shlex.split(command))
+    if len(words) == 1:
+        words += engine_facts(kind).command[1:]
+    target = LaunchTarget(model="", launcher="process", command=words)
+    asked = flag_check(kind, version or probe_version(target), target)
+    if asked.listed is None:
+        raise InputError(
+            message=f"{command} does not tell its flags",
+            seen="; ".join(asked.notes) or None,
+            hint="`--engine-version` checks against the table of versions instead",
+        )
+    return asked
 
 
 def _load(source: str) -> SearchSpace:

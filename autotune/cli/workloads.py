@@ -1,50 +1,133 @@
-"""`workload inspect | convert | synth`."""
+"""`workload inspect | convert | synth`; `workload record` is in `recording`."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.canonical import Json
 from autotune.cli.console import result, result_json, say
 from autotune.cli.inputs import workload_path
 from autotune.errors import InputError
-from autotune.spec.units import format_duration
+from autotune.spec.units import format_duration, parse_duration
+from autotune.workload.formats.format import TimeUnit
 from autotune.workload.reader import read_trace
-from autotune.workload.scenarios import make
+from autotune.workload.scenarios import SCENARIOS, make
 from autotune.workload.statistics import describe
+from autotune.workload.synthesis import Arrivals
 from autotune.workload.trace import Trace
 from autotune.workload.writer import write_trace
 
 MOST_LISTED = 10
 
 
-def inspect(file: str, fmt: str | None, *, strict: bool, as_json: bool) -> int:
-    """Print the statistics of a workload."""
-    trace = read_trace(workload_path(file), format=fmt, strict=strict)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a file is to be read, as the user said."""
+
+    format: str | None = None
+    strict: bool = False
+    time_unit: TimeUnit | None = None
+    block_size: int | None = None
+
+    def read(self, file: str) -> Trace:
+        """The trace of a file or of a shipped workload. Raises InputError."""
+        return read_trace(
+            workload_path(file),
+            format=self.format,
+            strict=self.strict,
+            time_unit=self.time_unit,
+            block_size=self.block_size,
+        )
+
+
+def inspect(file: str, how: Reading, *, as_json: bool) -> int:
+    """Print the statistics of a workload, and pictures of it for people."""
+    trace = how.read(file)
     about = describe(trace)
     if as_json:
         result_json(about)
     else:
         result(_text(about, trace))
+        _draw(trace)
     return 0
 
 
-def convert(file: str, output: Path, fmt: str | None, *, strict: bool) -> int:
+def convert(file: str, output: Path, how: Reading) -> int:
     """Write a workload in the canonical format; print where."""
-    trace = read_trace(workload_path(file), format=fmt, strict=strict)
+    trace = how.read(file)
     _write(output, trace)
     _tell_skipped(trace)
     result(str(output))
     return 0
 
 
-def synth(scenario: str, output: Path, *, seed: int | None, rate: float | None) -> int:
+def scenarios() -> int:
+    """Print the scenarios, one a line."""
+    width = max(map(len, SCENARIOS))
+    result("\n".join(f"{name:<{width}}  {SCENARIOS[name].title}" for name in sorted(SCENARIOS)))
+    return 0
+
+
+def synth(
+    scenario: str | None,
+    output: Path | None,
+    *,
+    seed: int | None,
+    rate: float | None,
+    duration: str | None,
+    arrivals: Arrivals | None,
+    arrivals_from: str | None,
+) -> int:
     """Make a synthetic workload; print where it is."""
-    trace = make(scenario, seed=seed, rate=rate)
+    if scenario is None or output is None:
+        raise InputError(
+            message="synth needs a scenario and a file to write",
+            hint="`autotune workload synth chat-short -o chat.jsonl`; "
+            "`autotune workload synth --list` names the scenarios",
+        )
+    if arrivals_from is not None and arrivals not in (None, "recorded"):
+        raise InputError(
+            message=f"arrivals are either {arrivals} or those of a file",
+            hint="leave out --arrivals or --arrivals-from",
+        )
+    recorded: list[float] = []
+    if arrivals_from is not None:
+        recorded = [r.at_s for r in read_trace(workload_path(arrivals_from)).requests]
+    try:
+        duration_s = None if duration is None else parse_duration(duration)
+    except ValueError as error:
+        raise InputError(message=f"--duration: {error}", seen=duration) from error
+    trace = make(
+        scenario,
+        seed=seed,
+        rate=rate,
+        duration_s=duration_s,
+        arrivals=arrivals,
+        recorded=recorded,
+    )
     _write(output, trace)
     say(f"{len(trace.requests):,} requests in {format_duration(round(trace.duration_s))}")
     result(str(output))
     return 0
+
+
+def _draw(trace: Trace) -> None:
+    """The pictures, as wide as the terminal (100 at most), in ASCII where it shows nothing else."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from autotune.cli.sketches import Pen, sketch
+
+    console = Console(highlight=False, soft_wrap=True)
+    ascii_only = not console.encoding.lower().replace("-", "").startswith("utf8")
+    pen = Pen(width=min(100, max(60, console.width)), ascii_only=ascii_only)
+    console.print()
+    for line in sketch(trace, pen):
+        text = Text(line)
+        text.highlight_regex(f"[{re.escape(pen.bar + pen.sparks[1:])}]+", "cyan")
+        console.print(text if console.is_terminal else line, markup=False)
 
 
 def _write(output: Path, trace: Trace) -> None:

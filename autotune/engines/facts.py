@@ -131,6 +131,8 @@ class EngineFacts:
     """Flags without which such a print is not the whole list."""
     compile_key: Mapping[str, str] = field(default_factory=dict)
     """Flag -> first version in which a new value of it is compiled anew."""
+    memory_log: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
+    """What a start-up log says of memory: name of a number -> the lines that hold it."""
 
     def compile_flags(self, version: str | None) -> tuple[str, ...]:
         """Flags whose new values make a start a cold one in this version."""
@@ -232,6 +234,7 @@ def engine_facts(engine: str) -> EngineFacts:
         help=tuple(tuple(words) for words in data.get("help", {}).get("ask", ())),
         help_proof=tuple(data.get("help", {}).get("proof", ())),
         compile_key=data.get("compile_key", {}),
+        memory_log={k: _patterns(texts) for k, texts in data.get("memory_log", {}).items()},
         stages=tuple(
             Stage(stage=entry["stage"], match=_patterns(entry["match"]))
             for entry in data.get("stages", ())

@@ -10,6 +10,8 @@ from autotune.engines.flags import as_switch, flag_name, flag_problem
 from autotune.engines.help_text import EngineHelp, HelpFlag
 from autotune.spec.nearest import nearest
 
+_SHOWN = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagFit:
@@ -53,8 +55,8 @@ def fit_flag(
 
 
 def value_problem(listed: EngineHelp, name: str, value: Json) -> str | None:
-    """Why a listed flag cannot have this value, as a phrase ("takes auto, fp8"); None if it can, or
-    if that is not shown.
+    """Why a listed flag cannot have this value, as a phrase ("does not take fp9; nearest: fp8");
+    None if it can, or if that is not shown.
     """
     flag = listed.find(name)
     if flag is None or value is None or "." in name:
@@ -66,7 +68,12 @@ def value_problem(listed: EngineHelp, name: str, value: Json) -> str | None:
         return "takes a value, not on or off"
     items = value if isinstance(value, list) else [value]
     odd = [str(item) for item in items if flag.choices and str(item) not in flag.choices]
-    return f"takes {', '.join(flag.choices)}; not {', '.join(odd)}" if odd else None
+    if not odd:
+        return None
+    shown = [*flag.choices[:_SHOWN], "..."] if len(flag.choices) > _SHOWN else flag.choices
+    near = nearest(odd[0], flag.choices)
+    closest = f"; nearest: {', '.join(near)}" if near else f"; it takes {', '.join(shown)}"
+    return f"does not take {', '.join(odd)}{closest}"
 
 
 def _switch_problem(flag: HelpFlag, name: str, switch: bool | None) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.canonical import Json
@@ -20,7 +20,8 @@ GIB = 2**30
 _CONTEXT_BYTES = 0.5 * GIB
 _GRAPH_BYTES = 0.3 * GIB
 _BIG_GPU_BYTES = 70 * GIB
-_MARGIN = 0.1
+_MARGIN, _CORRECTED_MARGIN = 0.1, 0.05
+_BELIEVABLE = 4.0
 _DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 _ONLINE_8_BIT = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8")
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -37,6 +38,8 @@ class MemoryEstimate:
     overhead_bytes: float
     kv_bytes_per_token: float
     asked_tokens: int | None
+    margin: float = _MARGIN
+    """Doubt, as a share of the budget."""
 
     @property
     def kv_bytes(self) -> float:
@@ -56,8 +59,70 @@ class MemoryEstimate:
 
     @property
     def cannot_fit(self) -> bool:
-        """Whether the deficit is beyond the doubt of this estimate (a tenth of the budget)."""
-        return self.deficit_bytes > _MARGIN * self.budget_bytes
+        """Whether the deficit is beyond the doubt of this estimate."""
+        return self.deficit_bytes > self.margin * self.budget_bytes
+
+    def to_json(self) -> dict[str, Json]:
+        """The estimate for files and tables, in GiB and tokens."""
+        return {
+            "budget_gib": round(self.budget_bytes / GIB, 2),
+            "weights_gib": round(self.weights_bytes / GIB, 2),
+            "overhead_gib": round(self.overhead_bytes / GIB, 2),
+            "kv_gib": round(self.kv_bytes / GIB, 2),
+            "kv_tokens": self.kv_tokens,
+            "asked_tokens": self.asked_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How far real launches were from their estimates, as factors; 1 until there was one.
+
+    Each is the lowest of all launches, so that a refusal stays certain. Not `believable`: the
+    weights or the cache were off by more than four times, so that the formulas do not fit this
+    model at all.
+    """
+
+    weights: float = 1.0
+    overhead: float = 1.0
+    per_token: float = 1.0
+    launches: int = 0
+
+    @property
+    def believable(self) -> bool:
+        low = 1 / _BELIEVABLE
+        return all(low <= factor <= _BELIEVABLE for factor in (self.weights, self.per_token))
+
+    def after(self, guess: MemoryEstimate, log: Mapping[str, float]) -> Calibration:
+        """With one more launch: its uncorrected estimate and the numbers of its log
+        (`memory_log.read_memory`). A log without the size of the cache teaches nothing.
+        """
+        cache, tokens = log.get("kv_gib"), log.get("kv_tokens")
+        loaded = log.get("weights_gib", guess.weights_bytes / GIB) * GIB
+        if not cache or cache < 0 or not tokens:
+            return self
+        overhead = guess.budget_bytes - loaded - cache * GIB
+        weights = loaded / guess.weights_bytes
+        beside = max(0.0, overhead) / guess.overhead_bytes
+        per_token = cache * GIB / tokens / guess.kv_bytes_per_token
+        if self.launches:
+            weights, beside = min(weights, self.weights), min(beside, self.overhead)
+            per_token = min(per_token, self.per_token)
+        return Calibration(
+            weights=weights, overhead=beside, per_token=per_token, launches=self.launches + 1
+        )
+
+    def corrected(self, guess: MemoryEstimate) -> MemoryEstimate:
+        """An estimate with what launches taught."""
+        if not self.launches:
+            return guess
+        return replace(
+            guess,
+            weights_bytes=guess.weights_bytes * self.weights,
+            overhead_bytes=guess.overhead_bytes * self.overhead,
+            kv_bytes_per_token=guess.kv_bytes_per_token * self.per_token,
+            margin=_CORRECTED_MARGIN,
+        )
 
 
 def estimate(

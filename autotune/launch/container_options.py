@@ -18,6 +18,8 @@ LABEL_STUDY = "autotune.study"
 LABEL_TRIAL = "autotune.trial"
 LABEL_ATTEMPT = "autotune.attempt"
 LABEL_TOOL = "autotune.tool"
+LABEL_CACHE = "autotune.cache"
+"""On the named volumes that keep an engine's caches between trials and studies."""
 
 
 def container_name(ticket: Ticket) -> str:
@@ -47,6 +49,7 @@ def container_options(plan: LaunchPlan, ticket: Ticket, *, port: int, name: str)
                 source=mount.source,
                 type="bind" if mount.source.startswith("/") else "volume",
                 read_only=mount.read_only,
+                labels=None if mount.source.startswith("/") else {LABEL_CACHE: __version__},
             )
             for mount in plan.mounts
         ],

@@ -17,7 +17,9 @@ TOLERANCE_BYTES = 512 * 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. Memory in bytes; `compute_capability` such as 9.0."""
+    """One GPU. Memory in bytes; `compute_capability` such as 9.0. `memory_reserved` is the driver's
+    own: part of `memory_total`, never of `memory_used`, and no program can have it.
+    """
 
     index: int
     uuid: str
@@ -26,6 +28,12 @@ class Gpu:
     memory_used: int
     driver: str
     compute_capability: float
+    memory_reserved: int = 0
+
+    @property
+    def memory_usable(self) -> int:
+        """Bytes that programs can have: the total that CUDA tells them."""
+        return self.memory_total - self.memory_reserved
 
 
 def list_gpus() -> list[Gpu]:
@@ -35,6 +43,20 @@ def list_gpus() -> list[Gpu]:
             return []
         driver = str(nvml.nvmlSystemGetDriverVersion())
         return [_gpu(nvml, index, driver) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def nvml_problem() -> str | None:
+    """Why GPUs cannot be asked for, in words; None if they can (there may still be none)."""
+    try:
+        import pynvml
+    except ImportError:
+        return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return str(error)
+    pynvml.nvmlShutdown()
+    return None
 
 
 def memory_used(gpus: Sequence[str] | None = None) -> dict[str, int]:
@@ -111,17 +133,31 @@ def _holder(pid: int, used: int | None) -> str:
 
 def _gpu(nvml: Any, index: int, driver: str) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    total, used, reserved = memory_info(nvml, handle)
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(
         index=index,
         uuid=str(nvml.nvmlDeviceGetUUID(handle)),
         name=str(nvml.nvmlDeviceGetName(handle)),
-        memory_total=int(memory.total),
-        memory_used=int(memory.used),
+        memory_total=total,
+        memory_used=used,
         driver=driver,
         compute_capability=float(f"{major}.{minor}"),
+        memory_reserved=reserved,
     )
+
+
+def memory_info(nvml: Any, handle: Any) -> tuple[int, int, int]:
+    """(total, used, reserved) bytes of a GPU. An idle GPU uses 0, as in nvidia-smi: what the driver
+    reserves (0.6 GiB of an H200) is counted as used by the first version of NVML's call only.
+    """
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    if version is not None:
+        with contextlib.suppress(nvml.NVMLError):
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=version)
+            return int(memory.total), int(memory.used), int(memory.reserved)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(memory.total), int(memory.used), 0
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ def read_help(
         return None
     environment = dict(os.environ if environ is None else environ)
     command = target.command or facts.command
-    ask = _image(target, command) if target.launcher == "docker" else _program(command, target)
+    ask = _image(target) if target.launcher == "docker" else _program(command, target)
     words = " ".join([Path(command[0]).name, *command[1:], *facts.help[0]])
     if isinstance(ask, str):
         return HelpReading(help=None, where=words, note=f"{words} was not asked: {ask}")
@@ -75,6 +75,8 @@ def read_help(
         if all(found.find(name) is not None for name in facts.help_proof):
             _remember(path, found, where)
             return HelpReading(help=found, where=where)
+        if problem == _late(timeout_s):
+            break
         problem = problem or "what it printed does not list its flags"
     return HelpReading(
         help=None,
@@ -109,7 +111,7 @@ class _Program:
         try:
             text, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            return "", f"no answer within {timeout_s:g} s"
+            return "", _late(timeout_s)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 if process.poll() is None:
@@ -147,7 +149,8 @@ class _Image:
             code = container.wait(timeout=timeout_s)["StatusCode"]
             text = container.logs(stdout=True, stderr=False).decode("utf-8", "replace")
         except (DockerException, RequestException, OSError) as error:
-            return "", str(error)[:200]
+            late = "timed out" in str(error).lower()
+            return "", _late(timeout_s) if late else str(error)[:200]
         finally:
             if container is not None:
                 with contextlib.suppress(DockerException, RequestException, OSError):
@@ -179,6 +182,10 @@ class _Image:
         }
 
 
+def _late(timeout_s: float) -> str:
+    return f"no answer within {timeout_s:g} s"
+
+
 def _program(command: Sequence[str], target: LaunchTarget) -> _Program | str:
     """The local program, or why it cannot be asked."""
     found = which(command[0], path=target.env.get("PATH"))
@@ -194,13 +201,12 @@ def _program(command: Sequence[str], target: LaunchTarget) -> _Program | str:
     return _Program(what=str(here), key=key, env=target.env)
 
 
-def _image(target: LaunchTarget, command: Sequence[str]) -> _Image | str:
+def _image(target: LaunchTarget) -> _Image | str:
     """The image by its id, or why it cannot be asked."""
     import docker
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
-    del command
     try:
         client = docker.from_env(timeout=10)
         try:

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Collection
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -145,3 +146,12 @@ def log_tail(path: Path | None, count: int = 50) -> list[str]:
     if lines and not lines[-1]:
         lines.pop()
     return lines[-count:]
+
+
+def log_head(path: Path, count: int) -> list[str]:
+    """The first `count` lines of a log; empty if there is no file."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return [line.rstrip("\n") for line in islice(file, count)]
+    except FileNotFoundError:
+        return []

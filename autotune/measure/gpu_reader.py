@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from autotune.launch.gpus import memory_info
 from autotune.measure.telemetry import GpuReading
 
 
@@ -18,7 +19,7 @@ class NvmlReader:
     def read(self) -> GpuReading | None:
         nvml = self._nvml
         try:
-            memory = sum(nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in self._handles)
+            memory = sum(memory_info(nvml, handle)[1] for handle in self._handles)
         except nvml.NVMLError:
             return None
         return GpuReading(

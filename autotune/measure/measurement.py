@@ -8,13 +8,36 @@ from typing import Literal
 
 from autotune.canonical import Json
 
+Cause = Literal[
+    "ended_early", "nothing_measured", "client_late", "client_busy", "client_ports", "not_sent",
+    "wrong_length", "prompt_length", "wrong_server", "other_traffic", "too_few_samples",
+    "not_stationary",
+]  # fmt: skip
+"""Why a measurement is not simply valid, as a code for scripts."""
+CLIENT_CAUSES: frozenset[Cause] = frozenset(
+    {"client_late", "client_busy", "client_ports", "not_sent"}
+)
+"""Causes that lie with the replay client: more workers, or another try, may cure them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """`valid`: score it. `suspect`: score it, and say so. `invalid`: never score it."""
+    """`valid`: score it. `suspect`: score it, and say so. `invalid`: never score it. `causes`: a
+    code (see `Cause`) for each of the `reasons`, in the same order.
+    """
 
     verdict: Literal["valid", "suspect", "invalid"]
     reasons: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+
+    @property
+    def client_limited(self) -> bool:
+        """Invalid, and the first (so: an invalidating) cause is the replay client's own."""
+        return (
+            self.verdict == "invalid"
+            and self.causes[:1] != ()
+            and (self.causes[0] in CLIENT_CAUSES)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +65,11 @@ class Measurement:
 
     def to_json(self) -> dict[str, Json]:
         return {
-            "validity": {"verdict": self.validity.verdict, "reasons": list(self.validity.reasons)},
+            "validity": {
+                "verdict": self.validity.verdict,
+                "reasons": list(self.validity.reasons),
+                "causes": list(self.validity.causes),
+            },
             "requests": {
                 "planned": self.planned,
                 "ok": self.ok,
@@ -61,7 +88,9 @@ class Measurement:
     def from_json(cls, data: Mapping[str, Json]) -> Measurement:
         return cls(
             validity=Validity(
-                verdict=data["validity"]["verdict"], reasons=tuple(data["validity"]["reasons"])
+                verdict=data["validity"]["verdict"],
+                reasons=tuple(data["validity"]["reasons"]),
+                causes=tuple(data["validity"].get("causes", ())),
             ),
             planned=data["requests"]["planned"],
             ok=data["requests"]["ok"],

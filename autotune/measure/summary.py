@@ -42,7 +42,7 @@ def measure(
     health = result.health
     cap = context.get("max_num_seqs")
     return Measurement(
-        validity=judge(result, limits=limits, limited=limited),
+        validity=judge(result, limits=limits, limited=limited, telemetry=telemetry),
         planned=len(measured),
         ok=len(measured) - failures.total(),
         failed=failures.total(),

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from autotune.measure.measurement import Validity
+from autotune.measure.measurement import Cause, Validity
 from autotune.measure.metrics import latency_samples
 from autotune.measure.quantiles import percentile, samples_wanted
 from autotune.replay.records import ClientHealth, ReplayResult, RequestRecord
@@ -37,6 +38,12 @@ PROMPT_SLACK_TOKENS = 4
 PROMPT_SLACK_SHARE = 0.01
 PROMPT_SUSPECT = 0.01
 PROMPT_TOTAL_INVALID = 0.05
+# Sockets in use of those that the machine has for one address.
+PORTS_SUSPECT = 0.5
+PORTS_INVALID = 0.8
+# Output tokens by the server's counter against what its answers said, when none failed.
+SERVER_TOKENS_SUSPECT = 0.05
+SERVER_TOKENS_LEAST = 100
 # Stationarity: second half of the window against the first.
 HALF_MIN_REQUESTS = 20
 GROWTH_SUSPECT = 1.5
@@ -45,35 +52,42 @@ IN_FLIGHT_GROWTH_MIN = 4
 
 @dataclass(slots=True)
 class _Findings:
-    suspect: list[str] = field(default_factory=list)
-    invalid: list[str] = field(default_factory=list)
+    suspect: list[tuple[Cause, str]] = field(default_factory=list)
+    invalid: list[tuple[Cause, str]] = field(default_factory=list)
 
     def verdict(self) -> Validity:
-        if self.invalid:
-            return Validity(verdict="invalid", reasons=(*self.invalid, *self.suspect))
-        if self.suspect:
-            return Validity(verdict="suspect", reasons=tuple(self.suspect))
-        return Validity(verdict="valid")
+        found = [*self.invalid, *self.suspect]
+        return Validity(
+            verdict="invalid" if self.invalid else "suspect" if self.suspect else "valid",
+            reasons=tuple(text for _, text in found),
+            causes=tuple(cause for cause, _ in found),
+        )
 
 
 def judge(
-    result: ReplayResult, *, limits: Mapping[str, float], limited: Collection[MetricName]
+    result: ReplayResult,
+    *,
+    limits: Mapping[str, float],
+    limited: Collection[MetricName],
+    telemetry: Mapping[str, float | None] = MappingProxyType({}),
 ) -> Validity:
     """The verdict on a replay, with one sentence per reason (the worst first).
 
     `limits`: latency family -> seconds (only `ttft` is used, where no request was answered).
     `limited`: metrics that carry a constraint or an objective; their percentiles need samples.
+    `telemetry`: `Telemetry.summary()`; its token counter tells whether this server answered.
     """
     measured = [record for record in result.records if record.measured]
     findings = _Findings()
     if result.aborted is not None:
-        findings.invalid.append(f"the replay was ended early: {result.aborted}")
+        findings.invalid.append(("ended_early", f"the replay was ended early: {result.aborted}"))
     if not measured:
-        findings.invalid.append("no request was measured")
+        findings.invalid.append(("nothing_measured", "no request was measured"))
         return findings.verdict()
     _client(result.health, _reference_s(measured, limits), findings)
     _sent(measured, findings)
     _work(measured, findings)
+    _server(result, telemetry, findings)
     _samples(measured, limited, findings)
     _stationary(measured, result.window_s, findings)
     return findings.verdict()
@@ -103,18 +117,23 @@ def _client(health: ClientHealth, reference_s: float | None, findings: _Findings
         if lag is None:
             continue
         if lag > invalid_s:
-            findings.invalid.append(f"{what}: p99 {_ms(lag)}, at most {_ms(invalid_s)}")
+            text = f"{what}: p99 {_ms(lag)}, at most {_ms(invalid_s)}"
+            findings.invalid.append(("client_late", text))
         elif lag > suspect_s:
-            findings.suspect.append(f"{what}: p99 {_ms(lag)}, better below {_ms(suspect_s)}")
-    share = health.cpu_share
-    if share is not None and share > CPU_INVALID:
-        findings.invalid.append(
-            f"the client was busy: {share:.0%} of a core, at most {CPU_INVALID:.0%}"
-        )
-    elif share is not None and share > CPU_SUSPECT:
-        findings.suspect.append(
-            f"the client was busy: {share:.0%} of a core, better below {CPU_SUSPECT:.0%}"
-        )
+            text = f"{what}: p99 {_ms(lag)}, better below {_ms(suspect_s)}"
+            findings.suspect.append(("client_late", text))
+    ports = health.extra.get("port_share")
+    shares: tuple[tuple[Cause, str, float | None, float, float], ...] = (
+        ("client_busy", "the client was busy: {:.0%} of a core", health.cpu_share,
+         CPU_SUSPECT, CPU_INVALID),
+        ("client_ports", "the client used {:.0%} of this machine's ports", ports,
+         PORTS_SUSPECT, PORTS_INVALID),
+    )  # fmt: skip
+    for cause, what, share, suspect, invalid in shares:
+        if share is not None and share > invalid:
+            findings.invalid.append((cause, f"{what.format(share)}, at most {invalid:.0%}"))
+        elif share is not None and share > suspect:
+            findings.suspect.append((cause, f"{what.format(share)}, better below {suspect:.0%}"))
 
 
 def _sent(measured: Sequence[RequestRecord], findings: _Findings) -> None:
@@ -132,10 +151,11 @@ def _sent(measured: Sequence[RequestRecord], findings: _Findings) -> None:
     if not ours:
         return
     share = sum(record.failure != "not_sent" for record in ours) / len(ours)
+    text = f"only {share:.1%} of the planned requests were sent"
     if share < SENT_INVALID:
-        findings.invalid.append(f"only {share:.1%} of the planned requests were sent")
+        findings.invalid.append(("not_sent", text))
     elif share < SENT_SUSPECT:
-        findings.suspect.append(f"only {share:.1%} of the planned requests were sent")
+        findings.suspect.append(("not_sent", text))
 
 
 def _broken_sessions(measured: Sequence[RequestRecord]) -> dict[str, int]:
@@ -149,11 +169,15 @@ def _broken_sessions(measured: Sequence[RequestRecord]) -> dict[str, int]:
 def _work(measured: Sequence[RequestRecord], findings: _Findings) -> None:
     wrong = sum(record.failure == "wrong_length" for record in measured) / len(measured)
     if wrong > WRONG_LENGTH_INVALID:
-        findings.invalid.append(f"{wrong:.1%} of the answers had another length than planned")
+        text = f"{wrong:.1%} of the answers had another length than planned"
+        findings.invalid.append(("wrong_length", text))
     counted = [
         (record.input_tokens, record.planned_input_tokens)
         for record in measured
-        if record.failure is None and record.input_tokens is not None
+        # Text has no planned length: its tokens are the server's to count
+        if record.failure is None
+        and record.input_tokens is not None
+        and record.planned_input_tokens > 0
     ]
     if not counted:
         return
@@ -170,9 +194,36 @@ def _work(measured: Sequence[RequestRecord], findings: _Findings) -> None:
         f"({seen_total} tokens in all, planned {planned_total})"
     )
     if abs(seen_total - planned_total) > PROMPT_TOTAL_INVALID * planned_total:
-        findings.invalid.append(text)
+        findings.invalid.append(("prompt_length", text))
     else:
-        findings.suspect.append(text)
+        findings.suspect.append(("prompt_length", text))
+
+
+def _server(
+    result: ReplayResult, telemetry: Mapping[str, float | None], findings: _Findings
+) -> None:
+    """Did the server that was watched, and it alone, give these answers, and only these?"""
+    names = {r.answered_as for r in result.records if r.answered_as is not None}
+    if len(names) > 1:
+        findings.invalid.append(
+            ("wrong_server", f"the answers name {len(names)} models: {', '.join(sorted(names))}")
+        )
+    counted = telemetry.get("generation_tokens")
+    got = sum(record.output_tokens or 0 for record in result.records)
+    if counted is None or got < SERVER_TOKENS_LEAST:
+        return
+    if counted == 0:
+        findings.invalid.append(
+            ("wrong_server", f"the watched server made none of the {got} tokens that came")
+        )
+    elif all(record.failure is None for record in result.records) and (
+        abs(counted - got) > SERVER_TOKENS_SUSPECT * got
+    ):
+        text = (
+            f"the server counted {counted:.0f} output tokens, {got} came here: "
+            "others use it, or not all answers are its own"
+        )
+        findings.suspect.append(("other_traffic", text))
 
 
 def _samples(
@@ -184,9 +235,8 @@ def _samples(
         percent = float(metric.statistic[1:])
         count, wanted = len(latency_samples(measured, metric.family)), samples_wanted(percent)
         if count < wanted:
-            findings.suspect.append(
-                f"{count} requests are too few for {metric.name}: at least {wanted} are needed"
-            )
+            text = f"{count} requests are too few for {metric.name}: at least {wanted} are needed"
+            findings.suspect.append(("too_few_samples", text))
 
 
 def _stationary(
@@ -203,10 +253,11 @@ def _stationary(
     grows = at_end >= max(GROWTH_SUSPECT * half_way, half_way + IN_FLIGHT_GROWTH_MIN)
     if math.isfinite(early) and late > GROWTH_SUSPECT * early and grows:
         slower = f"{late / early:.1f} times as long" if math.isfinite(late) else "without end"
-        findings.suspect.append(
-            "not stationary: the wait for the first token was "
-            f"{slower} in the second half, requests in flight grew from {half_way} to {at_end}"
+        text = (
+            f"not stationary: the wait for the first token was {slower} in the second half, "
+            f"requests in flight grew from {half_way} to {at_end}"
         )
+        findings.suspect.append(("not_stationary", text))
 
 
 def _in_flight(records: Sequence[RequestRecord], moment_s: float) -> int:

@@ -22,13 +22,13 @@ def request_body(planned: PlannedRequest, *, model: str, options: ReplayOptions)
     """
     body: dict[str, Json] = {"model": model}
     if options.route.endswith(CHAT):
-        if planned.text is None:
+        if not planned.chat:
             raise InputError(
                 message=f"the route {options.route} needs prompts as text",
                 seen=f"request {planned.index} has token ids only",
                 hint=f"replay it through {COMPLETIONS}",
             )
-        body["messages"] = [{"role": "user", "content": planned.text}]
+        body["messages"] = [{"role": role, "content": text} for role, text in planned.chat]
     else:
         body["prompt"] = planned.text if planned.text is not None else list(planned.prompt)
     body["max_tokens"] = planned.output_tokens

@@ -33,7 +33,7 @@ class _Worker:
         with (folder / _LOG_FILE).open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "autotune.replay.worker", str(folder)],
-                env=_environment(),
+                env=worker_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -88,7 +88,7 @@ class _Worker:
         return lines[-1] if lines else "it said nothing"
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """Ours, with this very package importable. The worker does not look for modules in the current
     folder (-P): a user's folder may well hold an `http/` or a `json.py`.
     """

@@ -2,20 +2,23 @@
 
 Late requests leave at once and their lag is on record; nothing limits how many are in flight and
 the schedule is never re-anchored, so an overloaded client shows as lag, not as a lower rate.
-Reading only stamps bytes; they are interpreted after a request has ended, in slices that let reads
-go first.
+Reading only stamps bytes; they are interpreted after a request has ended, or once many are held, in
+slices that let reads go first. Interpreted bytes are dropped, so memory follows from the streams in
+flight and not from the length of their answers. Connections are opened a little ahead of need.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.canonical import Json
 from autotune.replay.exchange import Exchange, Transport
+from autotune.replay.pacer import Pacer, until
 from autotune.replay.records import Failure, RequestRecord
 from autotune.replay.shard import Job, Shard
 from autotune.replay.stream import AnswerReader, is_event_stream, record_of
@@ -23,8 +26,13 @@ from autotune.replay.stream import AnswerReader, is_event_stream, record_of
 TICK_S = 0.05
 SLICE = 64
 """Reads interpreted per turn of the loop: about a third of a millisecond."""
-MIN_SLEEP_S = 0.001
-"""uvloop rounds timers to milliseconds; a shorter sleep would spin."""
+HELD_READS = 128
+"""Reads of one request kept uninterpreted while it runs: about 50 KB."""
+TRIM_S = 0.25
+PREPARE_S = 0.25
+AHEAD_S = 0.75
+"""Connections are opened this long before their requests are due."""
+MOST_AHEAD = 1024
 ABORT_GRACE_S = 0.2
 _RECENT = 500
 
@@ -44,8 +52,10 @@ class _Flight:
         """Take up to `limit` more reads; True while there are others."""
         exchange = self.exchange
         stop = min(self.read + limit, len(exchange.chunks))
+        stamps, chunks, feed = exchange.stamps, exchange.chunks, self.reader.feed
         for place in range(self.read, stop):
-            self.reader.feed(exchange.stamps[place], exchange.chunks[place])
+            feed(stamps[place], chunks[place])
+            chunks[place] = b""
         self.read = stop
         return stop < len(exchange.chunks)
 
@@ -62,6 +72,9 @@ class Dispatcher:
         for job in shard.jobs:
             if job.after is not None:
                 self._followers.setdefault(job.after, []).append(job)
+        self._roots = sorted(
+            (job for job in shard.jobs if job.after is None), key=lambda j: (j.due_s, j.index)
+        )
         self._flights: dict[int, _Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Queue[_Flight] = asyncio.Queue()
@@ -107,16 +120,19 @@ class Dispatcher:
             "retries": sum(record.retries for record in self._records.values()),
         }
 
+    async def prepare(self) -> None:
+        """Open the connections that the first requests will need. Before `run`."""
+        await self._open_ahead(0.0)
+
     async def run(self, start: float) -> tuple[RequestRecord, ...]:
         """Replay from the absolute monotonic instant `start`. One record per job, index order."""
         self._start = start
         if not self._shard.jobs:
             return ()
         loop = asyncio.get_running_loop()
-        pacer, ticker, digester = (
-            loop.create_task(part()) for part in (self._pace, self._tick, self._digest)
-        )
-        helpers = (pacer, ticker, digester)
+        parts = (self._pace, self._digest, self._tick, self._trim, self._connect_ahead)
+        helpers = [loop.create_task(part()) for part in parts]
+        pacer, digester = helpers[:2]
         for helper in helpers:
             helper.add_done_callback(self._notice)
         try:
@@ -136,14 +152,23 @@ class Dispatcher:
         return tuple(self._records[index] for index in sorted(self._records))
 
     async def _pace(self) -> None:
-        roots = sorted(
-            (job for job in self._shard.jobs if job.after is None),
-            key=lambda job: (job.due_s, job.index),
-        )
-        for job in roots:
-            due = self._start + job.due_s
-            await _until(due)
-            self._launch(job, due)
+        with Pacer() as pacer:
+            for job in self._roots:
+                due = self._start + job.due_s
+                await pacer.until(due)
+                self._launch(job, due)
+
+    async def _connect_ahead(self) -> None:
+        while True:
+            await asyncio.sleep(PREPARE_S)
+            await self._open_ahead(time.monotonic() - self._start)
+
+    async def _open_ahead(self, at_s: float) -> None:
+        """Connections for what is due within `AHEAD_S` from `at_s` (seconds after the start)."""
+        first = bisect_left(self._roots, at_s, key=lambda job: job.due_s)
+        last = bisect_right(self._roots, at_s + AHEAD_S, key=lambda job: job.due_s)
+        if last > first:
+            await self._transport.prepare(min(last - first, MOST_AHEAD))
 
     def _launch(self, job: Job, due: float) -> None:
         task = asyncio.get_running_loop().create_task(self._one(job, due))
@@ -158,7 +183,7 @@ class Dispatcher:
             self._over.set()
 
     async def _one(self, job: Job, due: float) -> None:
-        await _until(due)  # followers are launched ahead of their time
+        await until(due)  # followers are launched ahead of their time
         body = self._body_of(job)
         task = asyncio.current_task()
         assert task is not None
@@ -178,7 +203,20 @@ class Dispatcher:
             self._ended.put_nowait(flight)
         if not self._over.is_set():
             for follower in self._followers.get(job.index, ()):
-                self._launch(follower, exchange.end + follower.gap_s)
+                due = max(self._start + follower.due_s, exchange.end + follower.gap_s)
+                self._launch(follower, due)
+
+    async def _trim(self) -> None:
+        """Interpret long answers while they run, or their bytes would fill the memory."""
+        while True:
+            await asyncio.sleep(TRIM_S)
+            for flight in list(self._flights.values()):
+                exchange = flight.exchange
+                if exchange.status != 200 or not is_event_stream(exchange):
+                    continue
+                while len(exchange.chunks) - flight.read > HELD_READS:
+                    flight.interpret(SLICE)
+                    await asyncio.sleep(0)
 
     async def _digest(self) -> None:
         """Turn ended flights into records, one slice at a time."""
@@ -214,7 +252,7 @@ class Dispatcher:
     async def _tick(self) -> None:
         """Measure how late the loop is, and end what has outlived its limits."""
         deadline = self._start + self._shard.deadline_s
-        await _until(self._start)
+        await until(self._start)
         expected = time.monotonic()
         while True:
             expected += TICK_S
@@ -275,12 +313,6 @@ class Dispatcher:
             turn=job.turn,
             worker=self._shard.worker,
         )
-
-
-async def _until(due: float) -> None:
-    """Sleep until an absolute monotonic instant; never returns early."""
-    while (wait := due - time.monotonic()) > 0:  # noqa: ASYNC110 - time is the condition
-        await asyncio.sleep(max(wait, MIN_SLEEP_S))
 
 
 def _end(flight: _Flight, fault: Failure, detail: str) -> None:

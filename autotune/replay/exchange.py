@@ -43,6 +43,12 @@ class Transport(Protocol):
         """Get ready; called once, before the first `send`."""
         ...
 
+    async def prepare(self, count: int) -> None:
+        """Have up to `count` open connections at hand, so that requests due soon need not connect.
+        Failing to is no fault; a transport that cannot do it does nothing.
+        """
+        ...
+
     async def send(self, body: bytes, exchange: Exchange) -> None:
         """POST `body` and fill `exchange` until the answer ends. Network failures become
         `exchange.fault`, never an exception. Cancelling it closes the connection.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from autotune.canonical import Json
 from autotune.replay.records import ClientHealth
@@ -25,6 +26,7 @@ def combine(reports: Sequence[WorkerReport]) -> ClientHealth:
         "cpu_s": sum(report.health["cpu_s"] for report in reports),
         "peak_in_flight": sum(report.health["peak_in_flight"] for report in reports),
         "peak_rss_bytes": max((report.health["peak_rss_bytes"] for report in reports), default=0),
+        "port_share": _port_share(sum(report.health["peak_in_flight"] for report in reports)),
         "retries": sum(report.health["retries"] for report in reports),
     }
     return ClientHealth(
@@ -34,6 +36,16 @@ def combine(reports: Sequence[WorkerReport]) -> ClientHealth:
         workers=len(reports),
         extra=extra,
     )
+
+
+def _port_share(in_flight: int) -> float | None:
+    """Requests in flight over the local ports that Linux gives to connections to one address."""
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        low, high = (int(part) for part in text.split())
+    except (OSError, ValueError):
+        return None
+    return in_flight / (high - low + 1)
 
 
 def nearest_rank(ordered: Sequence[float], share: float) -> float | None:

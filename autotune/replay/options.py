@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from autotune.canonical import Json
 
@@ -23,7 +24,9 @@ class ReplayOptions:
     `fixed_length`: force the planned output length and count any other as a failure.
     `continuous_usage`: ask for cumulative token counts in every event. `send_priority`: engines
     without priority scheduling refuse requests that carry one. `window_s`: (start, end) of the
-    measured window by due time; None derives it from the measured requests.
+    measured window by due time; None derives it from the measured requests. `transport`: `wire` is
+    our own HTTP client, `aiohttp` the general one. `cores`: where workers may run, one core each
+    in turn; empty leaves them to the system.
     """
 
     workers: int = 1
@@ -40,3 +43,5 @@ class ReplayOptions:
     continuous_usage: bool = True
     send_priority: bool = False
     window_s: tuple[float, float] | None = None
+    transport: Literal["wire", "aiohttp"] = "wire"
+    cores: tuple[int, ...] = ()

@@ -13,12 +13,14 @@ Failure = Literal[
     "connect_timeout",
     "http_4xx",
     "http_5xx",
+    "over_limit",
     "in_band_error",
     "cut",
     "stall",
     "timeout",
     "wrong_length",
     "empty",
+    "garbage",
     "unparsable",
     "no_usage",
     "not_sent",
@@ -31,8 +33,9 @@ class PlannedRequest:
 
     `due_s`: seconds after the start of the replay. `prompt`: token ids. `measured`: False for
     ramp-in and warm-up requests, which are sent but never counted. `after` is the index of the
-    request whose answer it waits for (then due = that answer's end + `gap_s`), or None. `text` is
-    the user's message for the chat route, which takes no token ids.
+    request whose answer it waits for (then due = that answer's end + `gap_s`, but not before
+    `due_s`), or None. `messages` are (role, content) pairs for the chat route, which takes no token
+    ids; a plain prompt has the role "". `text` is the same as one such message.
     """
 
     index: int
@@ -46,6 +49,13 @@ class PlannedRequest:
     turn: int = 0
     priority: int | None = None
     text: str | None = None
+    messages: Sequence[tuple[str, str]] = ()
+
+    @property
+    def chat(self) -> list[tuple[str, str]]:
+        """The messages to send; empty for token ids."""
+        found = list(self.messages) or ([("", self.text)] if self.text is not None else [])
+        return [(role or "user", content) for role, content in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,7 @@ class RequestRecord:
     `max_gap_s` the longest gap between token-bearing events. `begun_s` is when the client took the
     request up, before any connecting: `begun_s - due_s` is the client's own lag. `first_visible_s`
     is `first_token_s` without reasoning. `retries` counts silent second attempts on a connection
-    that the server had closed while idle.
+    that the server had closed while idle. `answered_as` is the model that the answer names.
     """
 
     index: int
@@ -89,6 +99,7 @@ class RequestRecord:
     first_visible_s: float | None = None
     finish_reason: str | None = None
     retries: int = 0
+    answered_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

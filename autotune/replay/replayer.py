@@ -146,6 +146,8 @@ def _write_shards(
             request_timeout_s=options.request_timeout_s,
             fixed_length=options.fixed_length,
             api_key_env=options.api_key_env,
+            transport=options.transport,
+            cores=options.cores[number % len(options.cores) :][:1] if options.cores else (),
         )
         place = folder / f"worker-{number}"
         place.mkdir()

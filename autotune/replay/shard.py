@@ -42,7 +42,7 @@ class Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """One worker's orders. `deadline_s`: seconds after the start when everything must be over.
-    `run`: opaque prefix of request ids.
+    `run`: opaque prefix of request ids. `cores`: the only ones it may run on; empty: any.
     """
 
     worker: int
@@ -56,6 +56,8 @@ class Shard:
     request_timeout_s: float
     fixed_length: bool
     api_key_env: str | None = None
+    transport: str = "wire"
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ def read_shard(folder: Path) -> Shard:
     """The shard in a folder."""
     data = orjson.loads((folder / SHARD_FILE).read_bytes())
     data["jobs"] = tuple(Job(**job) for job in data["jobs"])
+    data["cores"] = tuple(data["cores"])
     return Shard(**data)
 
 

@@ -19,6 +19,17 @@ from autotune.replay.shard import Job
 from autotune.replay.sse import SseEvent, SseParser
 
 _DETAIL_LIMIT = 200
+GARBAGE_TOKENS = 64
+"""Broken logits (NaN) make an engine choose token 0 for ever, which most vocabularies write as `!`.
+Only a whole answer of that, at least this long, is called garbage: other tokens repeat in healthy
+greedy answers to synthetic prompts too.
+"""
+_GARBAGE_TEXT = "!\ufffd"
+_OVER_LIMIT = re.compile(
+    r"(maximum|model'?s?) (context|model|sequence|input) length|max[_-]model[_-]len"
+    r"|context[_ ](length|window)|longer than the (maximum|model)|prompt is too long",
+    re.IGNORECASE,
+)
 _NUMBER_LIST = re.compile(r"\d+(?:\s*,\s*\d+){3,}")
 
 
@@ -29,14 +40,16 @@ class AnswerReader:
     """
 
     __slots__ = (
-        "_parser", "_usage_seen_before", "broken", "cached_tokens", "done", "error", "events",
-        "finish_reason", "first_event_tokens", "first_token", "first_visible", "input_tokens",
-        "last_token", "max_gap", "output_tokens",
+        "_only_garbage", "_parser", "_usage_seen_before", "answered_as", "broken", "cached_tokens",
+        "done", "error", "events", "finish_reason", "first_event_tokens", "first_token",
+        "first_visible", "input_tokens", "last_token", "max_gap", "output_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._parser = SseParser()
         self._usage_seen_before = False
+        self._only_garbage: bool | None = None
+        self.answered_as: str | None = None
         self.broken: str | None = None
         self.error: str | None = None
         self.done = False
@@ -86,10 +99,26 @@ class AnswerReader:
                 bears = True
             if bears:
                 self._count(stamp, visible)
+                if self._only_garbage is not False:
+                    self._look_for_garbage(choice)
             if finish is not None:
                 self.finish_reason = str(finish)
         if isinstance(usage, dict):
             self._usage_seen_before = True
+        if self.answered_as is None and isinstance(name := payload.get("model"), str):
+            self.answered_as = name
+
+    @property
+    def garbage(self) -> bool:
+        """Whether the whole answer is the mark of broken logits."""
+        return bool(self._only_garbage) and (self.output_tokens or 0) >= GARBAGE_TOKENS
+
+    def _look_for_garbage(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta")
+        text = choice.get("text") or (delta.get("content") if isinstance(delta, dict) else None)
+        tokens = choice.get("token_ids")
+        sound = not isinstance(text, str) or bool(text.strip(_GARBAGE_TEXT))
+        self._only_garbage = not sound and not (isinstance(tokens, list) and any(tokens))
 
     def _take_usage(self, usage: dict[str, Any]) -> bool:
         """Note the usage; True if the number of output tokens rose."""
@@ -158,6 +187,7 @@ def record_of(
         status=exchange.status,
         finish_reason=reader.finish_reason,
         retries=exchange.retries,
+        answered_as=reader.answered_as,
         failure=failure,
         detail=detail,
         session=job.session,
@@ -172,9 +202,9 @@ def _verdict(
     """What is wrong with an ended exchange, most telling cause first; (None, None) if nothing."""
     status = exchange.status
     if status is not None and status != 200:
-        kind: Failure = "http_5xx" if status >= 500 else "http_4xx"
         body = b"".join(exchange.chunks)
-        return kind, f"HTTP {status}: {describe_error(_parse(body), body)}"
+        words = describe_error(_parse(body), body)
+        return _refusal(status, words), f"HTTP {status}: {words}"
     if reader.error is not None:
         return "in_band_error", reader.error
     if exchange.fault is not None and not reader.done:
@@ -195,7 +225,15 @@ def _verdict(
         return "no_usage", "the server did not say how many tokens it made"
     if check_length and reader.output_tokens != job.output_tokens:
         return "wrong_length", f"{reader.output_tokens} tokens, {job.output_tokens} planned"
+    if reader.garbage:
+        return "garbage", f"all {reader.output_tokens} tokens are the same sign of broken numbers"
     return None, None
+
+
+def _refusal(status: int, words: str) -> Failure:
+    if status == 413 or (status < 500 and _OVER_LIMIT.search(words)):
+        return "over_limit"
+    return "http_5xx" if status >= 500 else "http_4xx"
 
 
 def is_event_stream(exchange: Exchange) -> bool:

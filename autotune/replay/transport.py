@@ -58,6 +58,9 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
 
+    async def prepare(self, count: int) -> None:
+        """Nothing: connections of aiohttp are opened for requests only."""
+
     async def send(self, body: bytes, exchange: Exchange) -> None:
         try:
             await self._attempt(body, exchange)

@@ -22,8 +22,8 @@ import orjson
 import uvloop
 
 from autotune.replay.dispatch import Dispatcher
+from autotune.replay.exchange import Transport
 from autotune.replay.shard import Bodies, Shard, WorkerReport, read_shard, write_report
-from autotune.replay.transport import HttpTransport
 
 PROGRESS_S = 0.5
 LEAD_S = 0.02
@@ -35,6 +35,8 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     shard = read_shard(folder)
     _allow_many_connections()
+    if shard.cores:
+        os.sched_setaffinity(0, shard.cores)
     with Bodies(folder) as bodies, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(_replay(shard, bodies))
     if report is None:
@@ -44,12 +46,10 @@ def main(arguments: list[str]) -> int:
 
 
 async def _replay(shard: Shard, bodies: Bodies) -> WorkerReport | None:
-    headers = {}
-    if shard.api_key_env is not None and (key := os.environ.get(shard.api_key_env)):
-        headers["Authorization"] = f"Bearer {key}"
-    transport = HttpTransport(shard.url, headers=headers, connect_timeout_s=shard.connect_timeout_s)
+    transport = _transport(shard)
     await transport.open()
     dispatcher = Dispatcher(shard, transport, bodies.of)
+    await dispatcher.prepare()
     orders = _Orders(dispatcher)
     with orders.listening():
         _say(b"ready\n")
@@ -75,6 +75,20 @@ async def _replay(shard: Shard, bodies: Bodies) -> WorkerReport | None:
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
     return WorkerReport(records=records, aborted=dispatcher.aborted, health=health)
+
+
+def _transport(shard: Shard) -> Transport:
+    """The transport the shard names; the other one's library is not even imported."""
+    headers = {}
+    if shard.api_key_env is not None and (key := os.environ.get(shard.api_key_env)):
+        headers["Authorization"] = f"Bearer {key.strip()}"
+    if shard.transport == "aiohttp":
+        from autotune.replay.transport import HttpTransport
+
+        return HttpTransport(shard.url, headers=headers, connect_timeout_s=shard.connect_timeout_s)
+    from autotune.replay.wire import WireTransport
+
+    return WireTransport(shard.url, headers=headers, connect_timeout_s=shard.connect_timeout_s)
 
 
 class _Orders:

@@ -12,7 +12,15 @@ from markupsafe import Markup, escape
 
 import autotune
 from autotune.canonical import Json
-from autotune.report import caveats, certainty, charts, first_screen, small_charts, tables
+from autotune.report import (
+    caveats,
+    certainty,
+    charts,
+    first_screen,
+    memory,
+    small_charts,
+    tables,
+)
 from autotune.report.latency import Curve, latency_curves
 from autotune.report.reading import clean
 from autotune.report.show import show_json
@@ -86,6 +94,8 @@ def context(view: StudyView) -> dict[str, object]:
         "trials": tables.trial_rows(view),
         "workload": tables.workload_rows(view),
         "environment": tables.environment_rows(view),
+        "memory": memory.memory_rows(view),
+        "refused": memory.refused_rows(view),
         "objectives": [objective_words(text) for text in view.objectives],
         "definitions": _definitions(view),
         "data": _embedded(show_json(view)),

@@ -109,11 +109,13 @@ def may_start(
     durations: Sequence[float],
     repeats: int = 0,
     finalists: int = 1,
+    launch_s: float | None = None,
 ) -> Decision:
     """Whether one more search launch may start: nothing is begun that cannot finish.
 
-    Arguments as in `remaining`. Without any finished launch the first may start as long as there is
-    time at all.
+    Arguments as in `remaining`. `launch_s`: seconds that this launch will take, where more is known
+    than `durations` tell. Without any finished launch the first may start as long as there is time
+    at all.
     """
     left = remaining(
         budget,
@@ -129,7 +131,7 @@ def may_start(
         return Decision(allowed=True, reason="no time limit")
     if left.time_s <= 0:
         return Decision(allowed=False, reason="the time is used up")
-    launch_s = expected_launch_s(durations)
+    launch_s = expected_launch_s(durations) if launch_s is None else launch_s
     if launch_s is not None and launch_s > left.time_s:
         return Decision(
             allowed=False,

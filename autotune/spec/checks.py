@@ -109,6 +109,17 @@ class StudyChecks:
             yield self._problem(path, "a folder, not a workload file")
         else:
             self._resolved["workload"]["path"] = str(found)
+        yield from self._tokenizer()
+
+    def _tokenizer(self) -> Iterator[Problem]:
+        text, path = self._part("workload").get("tokenizer"), ("workload", "tokenizer")
+        if not isinstance(text, str):
+            return
+        found = self._find(text, path)
+        if found is None:
+            yield self._problem(path, "no such file or folder")
+        else:
+            self._resolved["workload"]["tokenizer"] = str(found)
 
     def _space(self) -> Iterator[Problem]:
         text = self._data.get("space")

@@ -64,11 +64,33 @@ class EngineSpec(_Model):
     startup_timeout: Duration = 900.0
 
 
+class ArrivalsSpec(_Model):
+    """When requests come, for recordings that do not say, or in place of what they say."""
+
+    process: Literal["poisson", "gamma", "constant"] = "poisson"
+    rate: Real = Field(gt=0)
+    """Independent requests and new sessions per second; later turns follow their answers."""
+    burstiness: Real = Field(default=1.0, gt=0)
+    """Shape of gamma gaps: below 1 burstier than poisson."""
+    seed: Whole = 0
+
+
 class WorkloadSpec(_Model):
     """Which recorded traffic is replayed, and how much of it."""
 
     path: str
     format: str | None = None
+    time_unit: Literal["ms", "s"] | None = None
+    """Unit of plain numbers of time, if not the format's own."""
+    block_size: Whole | None = Field(default=None, ge=1)
+    """Prompt tokens per block id, if not the format's own."""
+    output_tokens: Whole | None = Field(default=None, ge=1)
+    """Answer length of rows that state none."""
+    arrivals: ArrivalsSpec | None = None
+    keep_text: bool = False
+    """Keep the text of the prompts, and send it through the chat route."""
+    tokenizer: str | None = None
+    """Folder or tokenizer.json that counts text; default: the model's, if it lies here."""
     window: Duration | None = None
     time_scale: Real = Field(default=1.0, gt=0)
     """Above 1: faster than recorded (arrival times are divided by it)."""

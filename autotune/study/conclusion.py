@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -27,34 +28,51 @@ class Conclusion:
         self._objectives = objectives
         self._baseline = baseline
 
-    @property
-    def finalist(self) -> TrialRecord | None:
-        """The search trial that is worth a confirmation: feasible and better than the baseline."""
+    def finalists(self, count: int) -> list[TrialRecord]:
+        """The search trials that are worth a confirmation, best first: feasible and better than
+        the baseline; at most `count`.
+        """
         origin = baseline_record(self._records)
         chosen = choose(
             [self._contender(r) for r in self._records if r.role == "search"],
             None if origin is None else self._contender(origin),
             direction=self._objectives[0].direction,
-            count=1,
+            count=count,
         )
-        return next((r for r in self._records if chosen and r.number == chosen[0]), None)
+        by_number = {record.number: record for record in self._records}
+        return [by_number[number] for number in chosen]
 
-    def confirmations(self, finalist: TrialRecord) -> list[TrialRecord]:
-        """Confirm launches of the finalist and of the baseline."""
-        sides = {finalist.candidate, self._baseline}
-        return [r for r in self._records if r.role == "confirm" and r.candidate in sides]
+    def confirmations(self) -> list[TrialRecord]:
+        """Every finished confirm launch."""
+        return [r for r in self._records if r.role == "confirm"]
 
-    def verdict(self) -> Verdict:
-        """The verdict on what was measured so far."""
+    def verdict(self, finalists: int = 1) -> Verdict:
+        """The verdict on what was measured so far; `finalists`: how many were to be confirmed.
+
+        Of several, the one speaks that did best in the confirmation among those that kept the
+        limits there, so one that was only lucky in the search hands over to the next.
+        """
         origin = baseline_record(self._records)
-        finalist = self.finalist
-        best = finalist or best_trial(self._records, self._objectives)
+        chosen = self._winner(self.finalists(finalists))
+        best = chosen or best_trial(self._records, self._objectives)
         return decide(
             objective=self._objectives[0],
             baseline=None if origin is None else self._standing(origin),
             best=None if best is None else self._standing(best),
-            pairs=[] if finalist is None else self._pairs(finalist),
+            pairs=[] if chosen is None else self._pairs(chosen),
         )
+
+    def _winner(self, finalists: list[TrialRecord]) -> TrialRecord | None:
+        sign = 1 if self._objectives[0].direction == "minimize" else -1
+
+        def order(finalist: TrialRecord) -> tuple[bool, float]:
+            pairs = self._pairs(finalist)
+            broken = 2 * sum(not pair.best_feasible for pair in pairs) > len(pairs)
+            logs = [ratio for pair in pairs if (ratio := pair.log_ratio) is not None]
+            return broken, sign * statistics.fmean(logs) if logs else math.inf
+
+        # min keeps the search's order among equals, such as finalists without any launch yet
+        return min(finalists, key=order, default=None)
 
     def known(self) -> list[Known]:
         """The trials that a proposer learns from."""
@@ -72,10 +90,13 @@ class Conclusion:
         ]
 
     def _pairs(self, finalist: TrialRecord) -> list[ConfirmPair]:
-        launches = self.confirmations(finalist)
+        launches = self.confirmations()
         pairs = []
         for number in sorted({r.pair for r in launches if r.pair is not None}):
-            ours = [r for r in launches if r.pair == number]
+            # A void launch was repeated: the one with a value speaks
+            ours = sorted(
+                (r for r in launches if r.pair == number), key=lambda r: self._value(r) is None
+            )
             base = next((r for r in ours if r.candidate == self._baseline), None)
             best = next((r for r in ours if r.candidate == finalist.candidate), None)
             if base is None or best is None:

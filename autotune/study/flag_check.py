@@ -53,6 +53,19 @@ class FlagCheck:
         return [note] if note else []
 
     @property
+    def where(self) -> str | None:
+        """Where the flags were read, in words; None for the table of versions."""
+        return self.reading.where if self.reading is not None and self.reading.help else None
+
+    def knob_problem(self, knob: Knob) -> str | None:
+        """What of a knob does not fit this engine, as a phrase; None if all of it does. A flag with
+        another name here fits.
+        """
+        fitted, note = self._fit_knob(knob)
+        same = fitted is not None and len(fitted.grid()) == len(knob.grid())
+        return None if same or note is None else note.partition(": ")[2]
+
+    @property
     def title(self) -> str:
         """The engine in words: `vLLM 0.26.0`."""
         name = _NAMES.get(self.engine, self.engine)
@@ -141,8 +154,11 @@ class FlagCheck:
         message = f"{problems[0].message}; every trial would fail"
         if len(problems) > 1:
             message = f"{len(problems)} flags do not fit {self.title}; every trial would fail"
-        where = self.reading.where if self.listed is not None and self.reading else None
-        seen = [f"not in {where}" if where else "known from the versions' own argument files"]
+        seen = [
+            f"read from {self.where}"
+            if self.where
+            else "known from the versions' own argument files"
+        ]
         return InputError(
             message=message,
             problems=[

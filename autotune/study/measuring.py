@@ -13,15 +13,18 @@ from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
 from autotune.launch.launcher import RunningServer
 from autotune.measure.gpu_reader import nvml_reader
-from autotune.measure.measurement import Measurement
+from autotune.measure.measurement import Measurement, Validity
 from autotune.measure.outcome import Infeasible, Measured, Unmeasurable
 from autotune.measure.scoring import request_limits, score
 from autotune.measure.summary import measure
 from autotune.measure.telemetry import Telemetry
+from autotune.replay.calibration import ClientPlan
+from autotune.replay.options import CHAT, COMPLETIONS
 from autotune.replay.parquet import write_records
 from autotune.replay.records import PlannedRequest, ReplayProgress, ReplayResult
 from autotune.replay.replayer import ReplayOptions, replay, warm_up
 from autotune.spec.expressions import Constraint, Objective
+from autotune.study.client import client_plan, stronger
 from autotune.workload.prompts import PromptBuilder
 from autotune.workload.trace import Request, Trace
 
@@ -35,14 +38,17 @@ LEAD_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureSettings:
-    """What every measurement of a study has in common."""
+    """What every measurement of a study has in common. `workers`: None lets them follow from the
+    load and this machine's capacity.
+    """
 
     objectives: Sequence[Objective]
     constraints: Sequence[Constraint]
     metric_names: Mapping[str, str]
     vocab_size: int
+    special_ids: frozenset[int] = frozenset()
     warmup: int | None
-    workers: int = 1
+    workers: int | None = None
     priming: Sequence[Request] = ()
     held_out_priming: Sequence[Request] = ()
     drain_s: float = 60.0
@@ -65,7 +71,10 @@ class MeasureSession:
     clock: Clock
     stop: StopSignal
     priming: Sequence[Request] = ()
+    client: ClientPlan = field(default_factory=ClientPlan)
+    repeated_because: tuple[str, ...] = ()
     _sent_before: dict[str, int] = field(default_factory=dict)
+    _warmed_s: float = 0.0
 
     @property
     def expected_s(self) -> float:
@@ -81,7 +90,7 @@ class MeasureSession:
         strangers = self._plan(
             [
                 replace(r, at_s=0.0, output_tokens=min(r.output_tokens, WARM_UP_OUTPUT_TOKENS),
-                        blocks=())
+                        blocks=(), messages=())
                 for r in chosen
             ],
             salt=f"{self.salt}/warm",
@@ -91,17 +100,18 @@ class MeasureSession:
         )
         for name, batch, together in (("warmup", strangers, 4), ("primed", primers, 1)):
             if batch:
-                warm_up(
+                answered = warm_up(
                     batch,
                     url=self.server_url,
                     model=self.model,
-                    options=self._options(),
+                    options=replace(self._options(), route=COMPLETIONS),
                     directory=self.folder,
                     clock=self.clock,
                     stop=self.stop,
                     alive=self.alive,
                     concurrency=together,
                 )
+                self._warmed_s += answered.wall_s
             self._sent_before[name] = len(batch)
 
     def replay(
@@ -145,8 +155,11 @@ class MeasureSession:
             "cache_state": "salted per measurement",
             "warmup_requests": self._sent_before.get("warmup", 0),
             "priming_requests": self._sent_before.get("primed", 0),
+            "warmup_s": round(self._warmed_s, 3),
         }
-        return measure(
+        if self.repeated_because:
+            context["repeated_because"] = list(self.repeated_because)
+        found = measure(
             result,
             telemetry=self._telemetry,
             startup_s=self.startup_s,
@@ -156,6 +169,26 @@ class MeasureSession:
                 *(o.metric for o in self.settings.objectives),
             ],
             context=context,
+        )
+        return replace(found, client={**found.client, **self.client.facts()})
+
+    def again(self, validity: Validity | None, *, left_s: float | None) -> MeasureSession | None:
+        """A second session against the same server if the client spoiled this one: with more
+        workers where there are cores to spare, and a cache state of its own. None if it is not the
+        client's fault, if this is the second session, or if `left_s` seconds are too few.
+        """
+        if validity is None or not validity.client_limited or self.repeated_because:
+            return None
+        if left_s is not None and left_s < self.expected_s + self._warmed_s:
+            return None
+        return replace(
+            self,
+            client=stronger(self.client),
+            salt=f"{self.salt}-again",
+            repeated_because=validity.reasons,
+            _sent_before={},
+            _telemetry={},
+            _warmed_s=0.0,
         )
 
     def judge(
@@ -185,32 +218,43 @@ class MeasureSession:
 
     def _options(self) -> ReplayOptions:
         return ReplayOptions(
-            workers=self.settings.workers,
+            route=CHAT if self.trace.has_text else COMPLETIONS,
+            workers=self.settings.workers or self.client.workers,
+            cores=self.client.cores,
             cache_salt=self.salt,
             drain_timeout_s=self.settings.drain_s,
             api_key_env=self.settings.api_key_env,
         )
 
     def _plan(self, requests: Sequence[Request], *, salt: str) -> list[PlannedRequest]:
+        """The requests as they will be sent. A later turn waits for the answer before it: then for
+        the recorded gap, or where that is unknown until its recorded time.
+        """
         builder = PromptBuilder(
-            vocab_size=self.settings.vocab_size, salt=salt, block_size=self.trace.block_size
+            vocab_size=self.settings.vocab_size,
+            salt=salt,
+            block_size=self.trace.block_size,
+            special_ids=self.settings.special_ids,
         )
         planned: list[PlannedRequest] = []
         last_of_session: dict[str, int] = {}
         for index, request in enumerate(requests):
             after = last_of_session.get(request.session) if request.session else None
-            chained = after is not None and request.gap_s is not None
+            due_s = request.at_s + LEAD_S
+            if after is not None and request.gap_s is not None:
+                due_s = planned[after].due_s + request.gap_s
             planned.append(
                 PlannedRequest(
                     index=index,
-                    due_s=request.at_s + LEAD_S,
-                    prompt=builder.tokens(request),
+                    due_s=due_s,
+                    prompt=() if request.messages else builder.tokens(request),
                     output_tokens=request.output_tokens,
-                    after=after if chained else None,
+                    after=after,
                     gap_s=request.gap_s or 0.0,
                     session=request.session,
                     turn=request.turn,
                     priority=request.priority,
+                    messages=request.messages,
                 )
             )
             if request.session:
@@ -236,6 +280,7 @@ class Measurer:
         self._settings = settings
         self._clock = clock
         self._stop = stop
+        self._plans: dict[bool, ClientPlan] = {}
 
     def session(
         self,
@@ -259,6 +304,15 @@ class Measurer:
             salt=salt,
             settings=settings,
             priming=settings.held_out_priming if held_out else settings.priming,
+            client=self._client(trace, server.url, folder, held_out=held_out),
             clock=self._clock,
             stop=self._stop,
         )
+
+    def _client(self, trace: Trace, url: str, folder: Path, *, held_out: bool) -> ClientPlan:
+        """The same for every trial with the same traffic."""
+        if held_out not in self._plans:
+            self._plans[held_out] = client_plan(
+                trace.requests, url, folder, clock=self._clock, stop=self._stop
+            )
+        return self._plans[held_out]

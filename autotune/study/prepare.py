@@ -29,11 +29,15 @@ from autotune.space.study_space import OpenedStudy
 from autotune.spec.model import StudySpec
 from autotune.study.facts import gpu_facts, model_facts, workload_facts
 from autotune.study.flag_check import flag_check
+from autotune.study.lossy import guarded
 from autotune.study.measuring import LEAD_S, MeasureSettings
 from autotune.study.target import Baseline, baseline_of, launch_target, with_program
 from autotune.workload.prompts import vocab_of
 from autotune.workload.reader import read_trace
 from autotune.workload.statistics import describe
+from autotune.workload.synthesis import Process
+from autotune.workload.timing import Arrivals
+from autotune.workload.tokens import special_ids_of
 from autotune.workload.trace import Trace
 from autotune.workload.windows import Selection, select
 
@@ -106,6 +110,7 @@ def prepare(opened: OpenedStudy, *, clock: Clock, stop: StopSignal) -> PreparedS
     version = probe_version(program) if kind != "simulated" else None
     engine = engine_for(kind, version)
     flags = flag_check(kind, version, program)
+    space, unguarded = guarded(spec, space)
     spec, space, notes = flags.fit_study(spec, space, loaded.locate)
     target = launch_target(spec, space)
     facts: dict[str, Json] = {
@@ -115,7 +120,7 @@ def prepare(opened: OpenedStudy, *, clock: Clock, stop: StopSignal) -> PreparedS
         **gpu_facts(list_gpus(), target.gpus),
         **target.args,
     }
-    trace = read_trace(Path(spec.workload.path), format=spec.workload.format)
+    trace = recorded(spec)
     # Knobs may be active only for some traffic, so the baseline needs to know it
     facts |= workload_facts(describe(_selected(spec, trace, limit=None).search))
     baseline = baseline_of(
@@ -123,7 +128,7 @@ def prepare(opened: OpenedStudy, *, clock: Clock, stop: StopSignal) -> PreparedS
         locate=lambda name: loaded.locate(("baseline", name), key=True),
     )  # fmt: skip
     baseline = flags.fit_command(baseline, target.args)
-    baseline = replace(baseline, notes=(*notes, *baseline.notes))
+    baseline = replace(baseline, notes=(*unguarded, *notes, *baseline.notes))
     facts |= baseline.target.args
     traffic = _traffic(
         spec,
@@ -167,6 +172,7 @@ def assemble(
         constraints=spec.constraints,
         metric_names=engine.metric_names(),
         vocab_size=vocab_of(spec.model),
+        special_ids=special_ids_of(spec.model),
         warmup=warmup if isinstance(warmup, int) else None,
         priming=selection.priming,
         held_out_priming=selection.held_out_priming,
@@ -228,6 +234,27 @@ def check(study: PreparedStudy) -> None:
     study.launcher.check(study.baseline_plan())
 
 
+def recorded(spec: StudySpec) -> Trace:
+    """The workload of a study, as it was recorded. Raises InputError."""
+    workload = spec.workload
+    chosen = workload.arrivals
+    arrivals = None
+    if chosen is not None:
+        process = Process(kind=chosen.process, rate=chosen.rate, burstiness=chosen.burstiness)
+        arrivals = Arrivals(process=process, seed=chosen.seed)
+    return read_trace(
+        Path(workload.path),
+        format=workload.format,
+        time_unit=workload.time_unit,
+        block_size=workload.block_size,
+        output_tokens=workload.output_tokens,
+        arrivals=arrivals,
+        keep_text=workload.keep_text,
+        tokenizer=None if workload.tokenizer is None else Path(workload.tokenizer),
+        model=spec.model,
+    )
+
+
 def _selected(
     spec: StudySpec, trace: Trace, limit: int | None, cache_tokens: int | None = None
 ) -> Selection:
@@ -239,14 +266,13 @@ def _selected(
         thin=workload.thin,
         spread=workload.spread_arrivals,
         max_total_tokens=limit,
-        max_priming_tokens=workload.max_priming_tokens,
+        # Priming is made of block ids, which say nothing of real text
+        max_priming_tokens=0 if trace.has_text else workload.max_priming_tokens,
         cache_tokens=cache_tokens,
     )
 
 
-def likely_cache_tokens(
-    model: str, facts: Mapping[str, Json], baseline: Candidate
-) -> int | None:
+def likely_cache_tokens(model: str, facts: Mapping[str, Json], baseline: Candidate) -> int | None:
     """Tokens that the KV cache of today's settings likely holds; None where it cannot be told."""
     gib = facts.get("gpu.memory_gib")
     if not isinstance(gib, int | float):
@@ -255,9 +281,7 @@ def likely_cache_tokens(
     return found.kv_tokens if found is not None and found.kv_tokens > 0 else None
 
 
-def _traffic(
-    spec: StudySpec, trace: Trace, limit: int | None, cache_tokens: int | None
-) -> Traffic:
+def _traffic(spec: StudySpec, trace: Trace, limit: int | None, cache_tokens: int | None) -> Traffic:
     """Choose what is replayed, and say what was left out of the recording."""
     selection = _selected(spec, trace, limit, cache_tokens)
     notes = list(trace.notes)

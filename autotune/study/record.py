@@ -45,6 +45,9 @@ class TrialRecord:
     started_at: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     simulated: bool = False
+    memory: Mapping[str, Json] = field(default_factory=dict)
+    """`estimate` (before the launch) and `log` (what the engine said), each name -> GiB or tokens
+    of one GPU; only what is known."""
 
     @property
     def candidate(self) -> Candidate:
@@ -52,7 +55,7 @@ class TrialRecord:
 
     def to_json(self) -> dict[str, Json]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("params", "values", "constraints", "limits", "seconds"):
+        for name in ("params", "values", "constraints", "limits", "seconds", "memory"):
             data[name] = dict(data[name])
         data["evidence"] = list(self.evidence)
         return {**data, "candidate": self.candidate.fingerprint}

@@ -11,6 +11,7 @@ from autotune.errors import InputError
 from autotune.search.proposer import Proposer
 from autotune.study.directory import StudyDirectory
 from autotune.study.events import Observer
+from autotune.study.memory_fit import memory_fit
 from autotune.study.prepare import PreparedStudy
 from autotune.study.resume import take_over
 from autotune.study.runner import StudyEnd, StudyRunner
@@ -50,8 +51,9 @@ def run_study(
             notes = take_over(study, directory)
             study.launcher.check(study.baseline_plan())
         events = EventStream(clock, directory, observers)
+        fit = memory_fit(study)
         executor = TrialExecutor(
-            study, directory, events, clock=clock, stop=stop, render_script=render_script
+            study, directory, events, clock=clock, stop=stop, render_script=render_script, fit=fit
         )
         runner = StudyRunner(
             study,
@@ -61,6 +63,7 @@ def run_study(
             events,
             clock=clock,
             stop=stop,
+            fit=fit,
         )
         for note in notes:
             events.emit("note", message=note)

@@ -9,24 +9,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.clock import Clock, StopSignal
+from autotune.engines.engine import Diagnosis
+from autotune.engines.facts import engine_facts
 from autotune.errors import AutotuneError, Interrupted
 from autotune.measure.comparison import Verdict
-from autotune.measure.outcome import Outcome
+from autotune.measure.outcome import Infeasible, Outcome, Stopped
 from autotune.search.budget import Budget, Decision, affordable_repeats, may_confirm, may_start
 from autotune.search.finalists import launch_order
-from autotune.search.proposer import Proposer
+from autotune.search.proposer import Proposal, Proposer
+from autotune.search.start_cost import Expected, PastLaunch, compile_key, expected
 from autotune.space.candidate import Candidate
 from autotune.study.breaker import Breaker
 from autotune.study.conclusion import Conclusion, mean_metrics
 from autotune.study.directory import StudyDirectory, read_json, write_json
+from autotune.study.memory_fit import MemoryFit
 from autotune.study.prepare import PreparedStudy
 from autotune.study.ranking import baseline_record, best_trial
 from autotune.study.record import Role, TrialRecord
+from autotune.study.refusals import Refusals
 from autotune.study.stream import EventStream
 from autotune.study.trial import TrialExecutor, TrialTask
 
 GRACE_S = 10.0
 """A trial that was begun inside the budget may run over its end by one ordinary launch and this."""
+
+LATE_ASKS = 10
+"""So many proposals that could not finish in time are passed over for one that can."""
+REFUSALS_TOLD = 3
+"""So many candidates refused before launch are named; all are counted and kept in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +68,9 @@ class StudyRunner:
         *,
         clock: Clock,
         stop: StopSignal,
+        fit: MemoryFit | None = None,
     ) -> None:
+        """`fit`: which candidates cannot fit into memory, where that can be told."""
         self._study = study
         self._directory = directory
         self._executor = executor
@@ -79,6 +91,11 @@ class StudyRunner:
             flags=study.target.knob_flags,
         )
         self._began = clock.monotonic()
+        self._compiled = engine_facts(study.engine.kind).compile_flags(study.engine_version)
+        self._fit = fit
+        for record in self._records:
+            self._learn(record)
+        self._refusals = Refusals(directory.path, [] if fit is None else [fit.refusal])
 
     def run(self) -> StudyEnd:
         """Run to the end of the budget. Raises nothing that a study can meet: the end says what
@@ -92,13 +109,14 @@ class StudyRunner:
             because = self._confirm() or because
         except AutotuneError as raised:
             error, because = raised, raised.message
-        verdict = self._conclusion().verdict()
+        verdict = self._conclusion().verdict(self._study.spec.search.finalists)
         write_json(
             self._directory.path / "verdict.json",
             {
                 **verdict.to_json(),
                 "stopped_because": because,
                 "interrupted": isinstance(error, Interrupted),
+                "refused_before_launch": len(self._refusals),
             },
         )
         self._events.emit(
@@ -108,6 +126,7 @@ class StudyRunner:
             trials=len(self._records),
             reason=verdict.reason,
             stopped_because=because,
+            refused_before_launch=len(self._refusals),
         )
         return StudyEnd(verdict=verdict, stopped_because=because, error=error)
 
@@ -121,30 +140,54 @@ class StudyRunner:
             self._note(note)
 
     def _search(self) -> str:
-        self._proposer.seed(self._conclusion().known())
+        self._proposer.seed([*self._conclusion().known(), *self._refusals.known()])
         while (decision := self._may_start()).allowed:
-            proposal = self._proposer.ask()
+            proposal, because = self._next()
             if proposal is None:
-                return "every setting of the space was tried"
+                return because
             record, outcome = self._launch("search", proposal.candidate)
             self._proposer.tell(proposal, outcome)
             self._breaker.after(record, outcome)
         return decision.reason
 
+    def _next(self) -> tuple[Proposal | None, str]:
+        """A proposal that is worth a launch and can finish; else None and why there is none."""
+        late: list[Proposal] = []
+        because = "every setting of the space was tried"
+        try:
+            while len(late) < LATE_ASKS and (proposal := self._proposer.ask()) is not None:
+                self._stop.check()
+                refused = self._refusals.judge(proposal.candidate)
+                if refused is not None:
+                    self._proposer.tell(proposal, Infeasible(diagnosis=refused))
+                    self._tell_refused(proposal.candidate, refused)
+                    continue
+                decision = self._may_start(proposal.candidate)
+                if decision.allowed:
+                    return proposal, ""
+                late.append(proposal)
+                because = decision.reason
+            return None, because
+        finally:
+            # Open until now, so that others were proposed; a longer budget may still try them
+            for proposal in late:
+                self._proposer.tell(proposal, Stopped(message="no time was left for it"))
+
     def _confirm(self) -> str | None:
-        finalist = self._conclusion().finalist
+        finalists = self._conclusion().finalists(self._study.spec.search.finalists)
         baseline = baseline_record(self._finished())
-        if finalist is None or baseline is None or baseline.state != "measured":
+        if not finalists or baseline is None or baseline.state != "measured":
             return None
         repeats = affordable_repeats(
             self._budget,
             repeats=self._study.spec.search.repeats,
-            finalists=1,
+            finalists=len(finalists),
             launch_s=self._launch_s(),
         )
-        done = {(r.pair, r.candidate) for r in self._conclusion().confirmations(finalist)}
-        for launch in launch_order(baseline.number, (finalist.number,), repeats):
-            candidate = (finalist if launch.trial == finalist.number else baseline).candidate
+        sides = {record.number: record.candidate for record in (baseline, *finalists)}
+        done = {(r.pair, r.candidate) for r in self._conclusion().confirmations()}
+        for launch in launch_order(baseline.number, [f.number for f in finalists], repeats):
+            candidate = sides[launch.trial]
             if (launch.pair, candidate) in done:
                 continue
             decision = may_confirm(
@@ -161,9 +204,11 @@ class StudyRunner:
     def _launch(
         self, role: Role, candidate: Candidate, pair: int | None = None
     ) -> tuple[TrialRecord, Outcome]:
-        """Run one trial, once more if the environment was at fault."""
+        """Run one trial; once more if the machine was at fault, and where one void measurement
+        would leave nothing to compare with.
+        """
         record, outcome = self._attempt(role, candidate, pair)
-        if record.fault == "environment":
+        if record.fault == "environment" or (record.fault == "tool" and role != "search"):
             self._note(f"trial {record.number}: {record.message}; once more, the same settings")
             record, outcome = self._attempt(role, candidate, pair)
         self._tell_best()
@@ -172,6 +217,7 @@ class StudyRunner:
     def _attempt(
         self, role: Role, candidate: Candidate, pair: int | None
     ) -> tuple[TrialRecord, Outcome]:
+        start = self._expected(candidate)
         task = TrialTask(
             number=self._directory.next_number(),
             role=role,
@@ -180,11 +226,19 @@ class StudyRunner:
             held_out=role == "confirm",
             baseline=self._reference(role, candidate),
             deadline_s=self._deadline(),
+            start_s=None if start is None else start.start_s,
         )
         try:
-            return self._executor.run(task)
+            record, outcome = self._executor.run(task)
+            self._learn(record)
+            return record, outcome
         finally:
             self._records = self._directory.records()
+
+    def _learn(self, record: TrialRecord) -> None:
+        """Correct the memory estimate by what the trial's log said."""
+        if self._fit is not None and record.memory.get("log"):
+            self._fit.learn(record.candidate, record.memory["log"])
 
     def _reference(self, role: Role, candidate: Candidate) -> Mapping[str, float | None] | None:
         """The metrics that relative limits refer to: trial 0's, in the confirmation those of the
@@ -232,16 +286,36 @@ class StudyRunner:
         durations = self._durations()
         return statistics.median(durations) if durations else None
 
-    def _may_start(self) -> Decision:
+    def _may_start(self, candidate: Candidate | None = None) -> Decision:
+        """Whether this launch, or any at all (None: a warm start), can finish in time."""
         self._stop.check()
+        warm = self._expected(self._study.baseline)
+        this = None if candidate is None else self._expected(candidate)
         return may_start(
             self._budget,
             elapsed_s=self._elapsed(),
             finished=sum(r.role != "confirm" for r in self._finished()),
-            durations=self._durations(),
+            durations=self._durations() if warm is None else [warm.total_s],
             repeats=self._study.spec.search.repeats,
-            finalists=1,
+            finalists=self._study.spec.search.finalists,
+            launch_s=None if this is None else this.total_s,
         )
+
+    def _expected(self, candidate: Candidate) -> Expected | None:
+        """What a launch will take, by whether its settings were compiled in this study before."""
+        past = [
+            PastLaunch(
+                key=self._compile_key(record.candidate),
+                start_s=record.seconds["launching"],
+                total_s=record.seconds["total"],
+            )
+            for record in self._finished()
+            if record.state == "measured" and {"launching", "total"} <= record.seconds.keys()
+        ]
+        return expected(past, self._compile_key(candidate))
+
+    def _compile_key(self, candidate: Candidate) -> str:
+        return compile_key({**self._study.target.args, **candidate.params}, self._compiled)
 
     def _deadline(self) -> float | None:
         if self._budget.time_s is None:
@@ -288,6 +362,15 @@ class StudyRunner:
                 values=list(best.values.values()),
                 metric=metric,
             )
+
+    def _tell_refused(self, candidate: Candidate, why: Diagnosis) -> None:
+        count = len(self._refusals)
+        if count > REFUSALS_TOLD:
+            return
+        changed = candidate.changed_from(self._study.baseline)
+        settings = ", ".join(f"{name} {value}" for name, (_, value) in changed.items())
+        more = "; further ones are only counted" if count == REFUSALS_TOLD else ""
+        self._note(f"refused before launch: {settings}: {why.message}{more}")
 
     def _note(self, message: str) -> None:
         self._events.emit("note", message=message)

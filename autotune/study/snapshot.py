@@ -22,6 +22,7 @@ from autotune.engines.engine import LaunchTarget
 from autotune.engines.plan import Mount
 from autotune.errors import InputError
 from autotune.launch.gpus import list_gpus
+from autotune.launch.images import registry_digest
 from autotune.space.candidate import Candidate
 from autotune.space.knob import Knob
 from autotune.space.search_space import SearchSpace
@@ -128,14 +129,16 @@ def _assembled(
 
 def _selection(folder: Path) -> Selection:
     def trace(name: str) -> Trace | None:
-        return read_trace(folder / name, strict=True) if (folder / name).exists() else None
+        if not (folder / name).exists():
+            return None
+        return read_trace(folder / name, strict=True, keep_text=True)
 
     def requests(name: str) -> tuple[Request, ...]:
         found = trace(name)
         return () if found is None else found.requests
 
     return Selection(
-        search=read_trace(folder / SEARCH, strict=True),
+        search=read_trace(folder / SEARCH, strict=True, keep_text=True),
         held_out=trace(HELD_OUT),
         over_limit=(),
         priming=requests(PRIMING),
@@ -249,7 +252,9 @@ def fingerprint(study: PreparedStudy, started_at: str) -> dict[str, Json]:
             "version": study.engine_version,
             "launcher": study.target.launcher,
             "image": study.target.image,
-            "image_digest": None,
+            "image_digest": registry_digest(study.target.image)
+            if study.target.launcher == "docker" and study.target.image
+            else None,
         },
         "model": study.spec.model,
         "machine": {

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
 from autotune.engines.engine import Diagnosis, ExitInfo, Phase
+from autotune.engines.memory_log import read_memory
 from autotune.engines.plan import Deployment, LaunchPlan
 from autotune.engines.redaction import mask
 from autotune.errors import (
@@ -23,6 +23,7 @@ from autotune.errors import (
 from autotune.launch.gpus import memory_used, wait_memory_back
 from autotune.launch.launcher import RunningServer, Ticket
 from autotune.launch.readiness import NotReady, log_tail, wait_ready
+from autotune.launch.server_log import log_head
 from autotune.measure.measurement import Measurement
 from autotune.measure.outcome import (
     Infeasible,
@@ -34,7 +35,9 @@ from autotune.measure.outcome import (
 )
 from autotune.space.candidate import Candidate
 from autotune.study.directory import StudyDirectory, write_json, write_text
-from autotune.study.measuring import Measurer
+from autotune.study.measuring import Measurer, MeasureSession
+from autotune.study.memory_fit import MemoryFit, memory_block
+from autotune.study.phases import PhaseClock, phase_history
 from autotune.study.prepare import PreparedStudy
 from autotune.study.record import Role, State, TrialRecord
 from autotune.study.stream import EventStream
@@ -44,7 +47,8 @@ _FAULTS = {"environment": "environment", "foreign_server": "environment", "budge
 LOG_LINES_FOR_DIAGNOSIS = 4000
 """A root cause may stand far above the last line; 4,000 lines is a few hundred kilobytes."""
 
-
+LOG_LINES_OF_START = 2000
+"""Within so many lines an engine has told what its memory went to."""
 MEMORY_WAIT_S = 60.0
 """GPU memory of an ended engine comes back late, and is charged to the next one."""
 
@@ -55,7 +59,7 @@ class TrialTask:
 
     `held_out`: replay the held-out window instead of the search window. `baseline`: metrics that
     relative limits refer to (None: this trial is its own reference). `deadline_s`: seconds from
-    its start until its replay must be over.
+    its start until its replay must be over. `start_s`: seconds that its start is expected to take.
     """
 
     number: int
@@ -65,51 +69,7 @@ class TrialTask:
     held_out: bool = False
     baseline: Mapping[str, float | None] | None = None
     deadline_s: float | None = None
-
-
-@dataclass(slots=True)
-class PhaseClock:
-    """Times the phases of a trial and announces them with what earlier trials took."""
-
-    events: EventStream
-    clock: Clock
-    history: dict[str, list[float]]
-    trial: int
-    deadline_s: float | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    _began: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._began = self.clock.monotonic()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the trial began."""
-        return self.clock.monotonic() - self._began
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the trial's deadline, if it has one."""
-        return None if self.deadline_s is None else max(0.0, self.deadline_s - self.elapsed_s)
-
-    @contextmanager
-    def phase(self, name: str, expected_s: float | None = None) -> Iterator[None]:
-        """Run one phase; its duration counts even when it fails."""
-        earlier = self.history.setdefault(name, [])
-        if expected_s is None and earlier:
-            expected_s = statistics.median(earlier)
-        self.events.emit("phase", trial=self.trial, phase=name, expected_s=expected_s)
-        started = self.clock.monotonic()
-        completed = False
-        try:
-            yield
-            completed = True
-        finally:
-            self.seconds[name] = round(
-                self.seconds.get(name, 0.0) + self.clock.monotonic() - started, 3
-            )
-            if completed:
-                earlier.append(self.seconds[name])
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +93,7 @@ class TrialExecutor:
         clock: Clock,
         stop: StopSignal,
         render_script: Callable[[LaunchPlan, int], str],
+        fit: MemoryFit | None = None,
     ) -> None:
         self._study = study
         self._directory = directory
@@ -140,8 +101,9 @@ class TrialExecutor:
         self._clock = clock
         self._stop = stop
         self._render_script = render_script
+        self._fit = fit
         self._measurer = Measurer(study.measure, clock=clock, stop=stop)
-        self._history = _history(directory)
+        self._history = phase_history(directory)
         gpus = study.target.gpus
         self._memory_before = {} if gpus == () else memory_used(gpus)
 
@@ -181,8 +143,9 @@ class TrialExecutor:
             outcome = Unmeasurable(reason="client_failed", message=_words(fault))
         phases.seconds["total"] = round(phases.elapsed_s, 3)
         record = record_of(
-            task, outcome, started_at, phases.seconds, simulated=self._study.engine.simulated
-        )
+            task, outcome, started_at, phases.seconds, simulated=self._study.engine.simulated,
+            memory=self._memory(task, folder / f"{plan.member}.log"),
+        )  # fmt: skip
         if not isinstance(outcome, Stopped) and outcome.measurement is not None:
             write_json(folder / "measurement.json", outcome.measurement.to_json())
         self._directory.close_trial(folder, record)
@@ -190,6 +153,12 @@ class TrialExecutor:
         if error is not None:
             raise error
         return record, outcome
+
+    def _memory(self, task: TrialTask, log: Path) -> Mapping[str, Json]:
+        """What was estimated for the trial, beside what its start-up log said."""
+        found = None if self._fit is None else self._fit.estimate(task.candidate)
+        head = log_head(log, LOG_LINES_OF_START)
+        return memory_block(found, read_memory(head, self._study.engine.kind))
 
     def _announce(self, record: TrialRecord, outcome: Outcome) -> None:
         headline: dict[str, Json] = {}
@@ -215,7 +184,7 @@ class TrialExecutor:
                     self._memory_before, timeout_s=MEMORY_WAIT_S, clock=self._clock, stop=self._stop
                 )
         try:
-            with phases.phase("launching"):
+            with phases.phase("launching", expected_s=task.start_s):
                 server = self._study.launcher.start(plan, ticket)
                 startup_s = self._ready(server, task, phases.left_s)
             result = self._measure(task, server, startup_s, folder, phases)
@@ -263,6 +232,18 @@ class TrialExecutor:
             salt=f"{self._study.study_id}-{task.number}",
             held_out=held_out is not None,
         )
+        outcome = self._judged(task, server, session, phases)
+        if isinstance(outcome, Unmeasurable) and outcome.measurement is not None:
+            again = session.again(outcome.measurement.validity, left_s=phases.left_s)
+            if again is not None:
+                words = "; ".join(again.repeated_because)
+                self._events.emit("note", message=f"trial {task.number} is measured again: {words}")
+                outcome = self._judged(task, server, again, phases)
+        return outcome
+
+    def _judged(
+        self, task: TrialTask, server: RunningServer, session: MeasureSession, phases: PhaseClock
+    ) -> Outcome | Ended:
         with phases.phase("warming"):
             session.warm_up()
         with phases.phase("replaying", expected_s=session.expected_s):
@@ -325,16 +306,6 @@ class LeftBehindError(Exception):
         self.outcome = outcome
 
 
-def _history(directory: StudyDirectory) -> dict[str, list[float]]:
-    """What the phases of earlier trials took: a resumed run expects the same."""
-    history: dict[str, list[float]] = {}
-    for record in directory.records():
-        if record.state == "measured":
-            for name, seconds in record.seconds.items():
-                history.setdefault(name, []).append(seconds)
-    return history
-
-
 def _words(fault: AutotuneError) -> str:
     return f"{fault.message}: {fault.seen}" if fault.seen else fault.message
 
@@ -352,6 +323,7 @@ def record_of(
     seconds: Mapping[str, float],
     *,
     simulated: bool,
+    memory: Mapping[str, Json] = MappingProxyType({}),
 ) -> TrialRecord:
     """The record of an outcome: the only place where outcomes become files."""
     state: State
@@ -389,6 +361,7 @@ def record_of(
         started_at=started_at,
         seconds=dict(seconds),
         simulated=simulated,
+        memory=memory,
         **details,
     )
 

@@ -6,12 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autotune.workload.reader import ordered
 from autotune.workload.trace import Request, Trace
 
 IDENTICAL_SHARE = 0.3
-"""More arrivals than this that share their instant with another one suggest a bucketed recording."""
+"""A larger share of arrivals that are not alone at their instant suggests a bucketed recording."""
 LEAST_BUCKET_S = 0.1
 """Shorter steps are the resolution of a clock, not buckets."""
 STEPS_SHARE = 0.9
@@ -36,7 +37,7 @@ def find_buckets(requests: Sequence[Request]) -> Buckets | None:
     """
     stamps = Counter(request.at_s for request in requests)
     times = sorted(stamps)
-    gaps = [round(later - sooner, 2) for sooner, later in zip(times, times[1:], strict=False)]
+    gaps = [round(later - sooner, 2) for sooner, later in pairwise(times)]
     if not gaps:
         return None
     step_s = Counter(gaps).most_common(1)[0][0]

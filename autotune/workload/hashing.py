@@ -56,9 +56,9 @@ class BlockTree:
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
 
-    def dense(self, foreign: Sequence[int]) -> tuple[int, ...]:
-        """The numbers of one prompt's blocks."""
-        parent, found = -1, []
+    def dense(self, foreign: Sequence[int], *, scope: int = 0) -> tuple[int, ...]:
+        """The numbers of one prompt's blocks. Equal ids in different scopes are different."""
+        parent, found = -1 - scope, []
         numbers = self._numbers
         for block in foreign:
             parent = numbers.setdefault((parent, block), len(numbers))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
+from collections.abc import Collection
 from pathlib import Path
 
 from autotune.workload.trace import Request
@@ -21,14 +23,27 @@ class PromptBuilder:
     """Makes the prompts of one measurement.
 
     Ids stay clear of both ends of the vocabulary, where special tokens live (Mistral's tekken has
-    1,000 at the start; Gemma, Llama and Qwen keep theirs in the last 3 %).
+    1,000 at the start; Gemma, Llama and Qwen keep theirs in the last 3 %), and of `special_ids`
+    wherever these are.
     """
 
-    def __init__(self, vocab_size: int, salt: str, block_size: int) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        salt: str,
+        block_size: int,
+        special_ids: Collection[int] = (),
+    ) -> None:
         if vocab_size < 16 or block_size < 1:
             raise ValueError(f"vocab_size {vocab_size} or block_size {block_size} is too small")
         self._low = min(1000, vocab_size // 8)
-        self._span = vocab_size - vocab_size // 20 - self._low
+        high = vocab_size - vocab_size // 20
+        inside = sorted(number for number in set(special_ids) if self._low <= number < high)
+        if high - self._low - len(inside) < 2:
+            raise ValueError("hardly any token of the vocabulary is not special")
+        self._span = high - self._low - len(inside)
+        # How many usable ids lie below each special one
+        self._gaps = [number - self._low - i for i, number in enumerate(inside)]
         self._block_size = block_size
         self._salt = hashlib.sha256(salt.encode("utf-8", "surrogatepass")).digest()
         self._turns = [int.from_bytes(self._salt[i : i + 4], "little") % self._span for i in (0, 4)]
@@ -38,8 +53,8 @@ class PromptBuilder:
     def tokens(self, request: Request) -> list[int]:
         """`request.input_tokens` token ids.
 
-        Without block ids: turns of one session extend each other's prompts; other requests share
-        nothing, which depends on how many came before them, so ask in the same order to get the
+        Without block ids: turns of one session extend each other's prompts, the tokens where an
+        answer stood being random ones of its length; other requests share nothing, which depends on how many came before them, so ask in the same order to get the
         same prompts again.
         """
         if request.blocks:
@@ -82,8 +97,15 @@ class PromptBuilder:
 
         numbers = np.frombuffer(words, dtype="<u4").astype(np.uint64)
         scaled = (numbers * np.uint64(self._span)) >> np.uint64(32)
+        if self._gaps:
+            gaps = np.array(self._gaps, dtype=np.uint64)
+            scaled += np.searchsorted(gaps, scaled, side="right").astype(np.uint64)
         ids: list[int] = (scaled + np.uint64(self._low)).tolist()
         return ids
+
+    def _usable(self, number: int) -> int:
+        """The usable id of this rank."""
+        return self._low + number + bisect_right(self._gaps, number)
 
     def _stamp(self, number: int) -> tuple[int, int]:
         """The number as the first two tokens of its block.
@@ -94,7 +116,7 @@ class PromptBuilder:
         """
         high, low = divmod(number, self._span)
         first, second = self._turns
-        return self._low + (low + first) % self._span, self._low + (high + second) % self._span
+        return self._usable((low + first) % self._span), self._usable((high + second) % self._span)
 
 
 def vocab_of(model: str) -> int:

@@ -21,6 +21,7 @@ BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 16
+_PICKLE = b"\x80"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -59,6 +60,12 @@ def opened(path: Path) -> Iterator[Iterator[Line]]:
 def _decompressed(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
     magic = raw.read(4)
     raw.seek(0)
+    if magic.startswith(_PICKLE) or path.suffix in {".pkl", ".pickle"}:
+        raise InputError(
+            message=f"workload is a Python pickle: {path}",
+            seen="loading one would run whatever code it holds, so pickles are never read",
+            hint="SGLang writes plain lines too: --log-requests --log-requests-format json",
+        )
     if magic.startswith(_GZIP):
         import gzip
 

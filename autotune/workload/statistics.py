@@ -6,8 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from typing import TYPE_CHECKING
+
 from autotune.canonical import Json
 from autotune.workload.trace import Request, Trace
+
+if TYPE_CHECKING:
+    from autotune.workload.columns import Columns, Floats, Ints
 
 FIRST_OFFSETS = 10
 
@@ -39,6 +44,33 @@ def describe(trace: Trace) -> dict[str, Json]:
         "total_tokens_max": max((r.input_tokens + r.output_tokens for r in requests), default=None),
         "block_size": trace.block_size,
         "notes": list(trace.notes),
+    }
+
+
+def describe_columns(columns: Columns) -> dict[str, Json]:
+    """The same of a workload that was read as columns; `rate_peak_1s` is None without times."""
+    total = len(columns.at_s)
+    duration = columns.duration_s
+    hits = columns.hit_tokens
+    inputs, outputs = columns.input_tokens, columns.output_tokens
+    return {
+        "format": columns.source_format,
+        "requests": total,
+        "skipped": [{"line": s.line, "reason": s.reason} for s in columns.skipped],
+        "skipped_by_reason": dict(Counter(s.reason for s in columns.skipped)),
+        "duration_s": duration,
+        "rate_mean": total / duration if duration > 0 else None,
+        "rate_peak_1s": _peak_of(columns.at_s) if columns.timed else None,
+        "input_tokens": _quantiles(inputs),
+        "output_tokens": _quantiles(outputs),
+        "prefix_reuse": None if hits is None else int(hits.sum()) / int(inputs.sum()),
+        "sessions": columns.sessions or None,
+        "first_offsets_s": columns.at_s[:FIRST_OFFSETS].tolist(),
+        "input_tokens_total": int(inputs.sum()),
+        "output_tokens_total": int(outputs.sum()),
+        "total_tokens_max": int((inputs + outputs).max()) if total else None,
+        "block_size": columns.block_size,
+        "notes": list(columns.notes),
     }
 
 
@@ -91,3 +123,22 @@ def _lengths(values: Sequence[int]) -> dict[str, Json]:
         "p99": nearest_rank(values, 0.99),
         "max": max(values),
     }
+
+
+def _quantiles(values: Ints) -> dict[str, Json]:
+    """`_lengths` of a column."""
+    import numpy as np
+
+    ranked = np.sort(values)
+    last = len(ranked)
+    ranks = {f"p{percent}": -(-percent * last // 100) - 1 for percent in (50, 95, 99)}
+    return {name: int(ranked[rank]) for name, rank in ranks.items()} | {"max": int(ranked[-1])}
+
+
+def _peak_of(at_s: Floats) -> int:
+    """`peak_rate` of a column of times in order, counted in whole microseconds."""
+    import numpy as np
+
+    micros = np.round(at_s * 1e6).astype(np.int64)
+    ends = np.searchsorted(micros, micros + 1_000_000, side="left")
+    return int((ends - np.arange(len(micros))).max())

@@ -128,10 +128,7 @@ def synthesize(
                 blocks=blocks.of(index, inputs, rng),
             )
         )
-    meta = {"source": "synthetic", "seed": seed, "rate": process.rate, "arrivals": process.kind}
-    return Trace(
-        requests=tuple(requests), block_size=block_size, source_format="synthetic", meta=meta
-    )
+    return Trace(requests=tuple(requests), block_size=block_size, source_format="synthetic")
 
 
 class _Blocks:

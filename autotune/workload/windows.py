@@ -190,7 +190,9 @@ def _said(trace: Trace, window: Window, primed: Priming, name: str) -> list[str]
     return said
 
 
-def _within(requests: tuple[Request, ...], limit: int | None) -> tuple[list[Request], list[Request]]:
+def _within(
+    requests: tuple[Request, ...], limit: int | None
+) -> tuple[list[Request], list[Request]]:
     """(requests that fit, requests that do not)."""
     if limit is None:
         return list(requests), []

@@ -1,4 +1,4 @@
-"""Canonical output: lengths, times and opaque block ids; never text."""
+"""Canonical output: lengths, times and opaque block ids; text only where the trace carries it."""
 
 from __future__ import annotations
 
@@ -74,4 +74,11 @@ def _row(request: Request) -> dict[str, Json]:
         row["gap"] = request.gap_s
     if request.priority is not None:
         row["priority"] = request.priority
+    match request.messages:
+        case ():
+            pass
+        case (("", text),):
+            row["text"] = text
+        case messages:
+            row["messages"] = [{"role": role, "content": text} for role, text in messages]
     return row

@@ -52,6 +52,7 @@ class Bench:
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    said: subprocess.CompletedProcess[str] | None = None
 
     @property
     def run_folder(self) -> Path:
@@ -59,7 +60,7 @@ class Bench:
 
     def write(self, **changes: Any) -> Path:
         """Write the workload and a study file; `changes` replace top-level keys, None removes."""
-        rows = [{"t": round(i * 0.05, 3), "in": 1000 + 10 * i, "out": 8} for i in range(15)]
+        rows = [{"t": round(i * 0.05, 3), "in": 2000 + 10 * i, "out": 8} for i in range(15)]
         (self.folder / "tiny.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
         args = {"sim-profile": "quickstart", "sim-startup": 0.3, "sim-seed": 1}
         study = {
@@ -162,9 +163,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture(scope="session")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One finished study with a confirmation, and what its command said."""
-    bench = Bench(tmp_path_factory.mktemp("done"))
-    study = bench.write(budget={"trials": 3}, search={"seed": 7, "repeats": 1})
-    bench.said = bench.run("tune", study, "--out", bench.run_folder)  # type: ignore[attr-defined]
+    for _ in range(3):  # on a machine that is busy for seconds the baseline has no verdict
+        bench = Bench(tmp_path_factory.mktemp("done"))
+        study = bench.write(budget={"trials": 3}, search={"seed": 7, "repeats": 1})
+        bench.said = bench.run("tune", study, "--out", bench.run_folder)
+        if bench.said.returncode != 5:
+            break
     return bench
 
 

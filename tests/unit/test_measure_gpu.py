@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from autotune.launch.gpus import memory_info
 from autotune.measure.gpu_reader import nvml_reader
 from autotune.measure.telemetry import GpuReading
 
@@ -19,7 +20,7 @@ def driver(**broken: bool) -> Any:
     nvml: Any = ModuleType("pynvml")
 
     def answer(name: str, value: Any) -> Any:
-        def call(*_: Any) -> Any:
+        def call(*_: Any, **__: Any) -> Any:
             if broken.get(name):
                 raise NvmlError(name)
             return value
@@ -36,7 +37,7 @@ def driver(**broken: bool) -> Any:
     nvml.nvmlDeviceGetCount = answer("count", 2)
     nvml.nvmlDeviceGetHandleByIndex = by_index
     nvml.nvmlDeviceGetHandleByUUID = answer("uuid", "gpu0")
-    nvml.nvmlDeviceGetMemoryInfo = answer("memory", SimpleNamespace(used=10**9))
+    nvml.nvmlDeviceGetMemoryInfo = answer("memory", SimpleNamespace(total=10**10, used=10**9))
     nvml.nvmlDeviceGetPowerUsage = answer("power", 250_000)
     nvml.nvmlDeviceGetTotalEnergyConsumption = answer("energy", 5_000_000)
     return nvml
@@ -73,3 +74,31 @@ def test_a_machine_without_the_gpu_has_no_reader(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver(init=gpus is None))
     assert nvml_reader(gpus) is None
+
+
+def test_what_the_driver_reserves_is_not_counted_as_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = driver()
+    idle = SimpleNamespace(total=150_754_820_096, used=0, reserved=644_939_776)
+    old = SimpleNamespace(total=150_754_820_096, used=644_939_776)
+    nvml.nvmlMemory_v2 = 2
+    nvml.nvmlDeviceGetMemoryInfo = lambda _, version=None: old if version is None else idle
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    reader = nvml_reader(("0",))
+    assert reader is not None
+    reading = reader.read()
+    assert reading is not None
+    assert reading.memory_bytes == 0.0
+    assert memory_info(nvml, "gpu0") == (150_754_820_096, 0, 644_939_776)
+
+
+def test_a_driver_without_the_newer_call_is_asked_the_older_way() -> None:
+    nvml = driver()
+    nvml.nvmlMemory_v2 = 2
+
+    def info(_: Any, version: int | None = None) -> Any:
+        if version is not None:
+            raise NvmlError("function not found")
+        return SimpleNamespace(total=80 * 2**30, used=2**30)
+
+    nvml.nvmlDeviceGetMemoryInfo = info
+    assert memory_info(nvml, "gpu0") == (80 * 2**30, 2**30, 0)

@@ -43,12 +43,16 @@ class Wire:
     ) -> None:  # fmt: skip
         self._delay, self._answer, self._hang, self._on_send = delay, answer, hang, on_send
         self.sends: list[tuple[int, float]] = []
+        self.prepared: list[int] = []
 
     async def open(self) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
         raise NotImplementedError
+
+    async def prepare(self, count: int) -> None:
+        self.prepared.append(count)
 
     async def send(self, body: bytes, exchange: Exchange) -> None:
         number = len(body)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autotune.errors import InputError
 from autotune.workload.scenarios import SCENARIOS, make
 from autotune.workload.statistics import describe, hit_tokens, nearest_rank, peak_rate, prefix_reuse
-from autotune.workload.synthesis import Lengths, Part, synthesize
+from autotune.workload.synthesis import Lengths, Part, Process, synthesize
 from autotune.workload.trace import Request, Trace
 from autotune.workload.windows import select
 
@@ -128,7 +128,7 @@ def test_primed_windows_find_what_the_whole_history_would_have_given(
         inputs=Lengths(median=60, low=5, high=200), outputs=Lengths(median=5, low=1, high=9),
         groups=5, shared_tokens=48,
     )  # fmt: skip
-    trace = synthesize([part], rate=3, duration_s=60, seed=seed, block_size=16)
+    trace = synthesize([part], process=Process(rate=3), duration_s=60, seed=seed, block_size=16)
     chosen = select(trace, window_s=window_s, max_priming_tokens=10**9)
     if chosen.window_s is None:
         return
@@ -156,7 +156,13 @@ def test_synthetic_traffic_has_the_traits_asked_for(arrivals: str) -> None:
         groups=2, shared_tokens=32,
     )  # fmt: skip
     made = [
-        synthesize([part], rate=20, duration_s=60, seed=seed, arrivals=arrivals, block_size=16)  # type: ignore[arg-type]
+        synthesize(
+            [part],
+            process=Process(kind=arrivals, rate=20),  # type: ignore[arg-type]
+            duration_s=60,
+            seed=seed,
+            block_size=16,
+        )
         for seed in (1, 1, 2)
     ]
     assert made[0] == made[1] != made[2]

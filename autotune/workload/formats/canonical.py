@@ -4,7 +4,8 @@
     {"t": 0.0, "in": 900, "out": 8, "blocks": [0, 1]}
     {"t": 3.2, "in": 950, "out": 20, "session": "s0", "turn": 1, "gap": 2.0, "priority": 1}
 
-The header row is optional; `t` is seconds, resolved to microseconds.
+The header row is optional; `t` is seconds, resolved to microseconds. Only when the user kept the
+text, a row has it too: `"text"` for a plain prompt, else `"messages"` as of the chat interface.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from autotune.workload.formats.rows import (
     json_rows,
     number,
     objects_of,
+    text_in,
     whole_numbers,
 )
-from autotune.workload.trace import Request, Skipped
+from autotune.workload.formats.text import messages_of
+from autotune.workload.trace import Message, Request, Skipped
 
 HEADER = "autotune_trace"
 VERSION = 1
 DEFAULT_BLOCK_SIZE = 512
+TEXT_KEYS = frozenset({"text", "messages"})
 
 
 class CanonicalFormat:
@@ -45,6 +49,8 @@ class CanonicalFormat:
     def read(self, lines: Iterable[Line], options: ReadOptions) -> Iterator[Item]:
         scale = 1e-3 if options.time_unit == "ms" else 1.0
         block_size = options.block_size or DEFAULT_BLOCK_SIZE
+        keep_text = options.keep_text
+        dropped = 0
         yield About(block_size=block_size)
         for row in json_rows(lines):
             if isinstance(row, Skipped):
@@ -56,9 +62,12 @@ class CanonicalFormat:
                     block_size = about.block_size or block_size
                     yield about
                 else:
-                    yield _request(row, scale, block_size)
+                    yield _request(row, scale, block_size, keep_text=keep_text)
+                    dropped += not keep_text and not TEXT_KEYS.isdisjoint(row.data)
             except Unusable as problem:
                 yield Skipped(line=row.line, reason=problem.reason)
+        if dropped:
+            yield About(notes=(f"the text of {dropped} requests was dropped (keep_text)",))
 
 
 def _header(data: Mapping[str, Json], options: ReadOptions) -> About:
@@ -73,7 +82,7 @@ def _header(data: Mapping[str, Json], options: ReadOptions) -> About:
     return About(block_size=size, meta=meta)
 
 
-def _request(row: Row, scale: float, block_size: int) -> Request:
+def _request(row: Row, scale: float, block_size: int, *, keep_text: bool) -> Request:
     data = row.data
     blocks = whole_numbers(data, "blocks")
     if any(block < 0 for block in blocks):
@@ -88,6 +97,7 @@ def _request(row: Row, scale: float, block_size: int) -> Request:
         gap_s=None if data.get("gap") is None else _gap(data) * scale,
         priority=None if data.get("priority") is None else int(number(data, "priority")),
         line=row.line,
+        messages=_messages(data) if keep_text else (),
     )
     check_lengths(request.input_tokens, request.output_tokens, len(blocks), block_size)
     return request
@@ -105,6 +115,12 @@ def _session(data: Mapping[str, Json]) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise Unusable("bad_session")
+
+
+def _messages(data: Mapping[str, Json]) -> tuple[Message, ...]:
+    if "text" in data:
+        return (("", text_in(data, "text")),)
+    return messages_of(data["messages"]) if "messages" in data else ()
 
 
 FORMAT = CanonicalFormat()

@@ -51,7 +51,7 @@ def json_rows(lines: Iterable[Line], *, arrays: bool = False) -> Iterator[Row | 
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError:
-            yield Skipped(line=number, reason=_why_not_json(data))
+            yield Skipped(line=number, reason=why_not_json(data))
             continue
         if isinstance(value, dict):
             yield Row(number, value)
@@ -170,7 +170,8 @@ def check_lengths(input_tokens: int, output_tokens: int, blocks: int, block_size
         raise Unusable("hash_mismatch")
 
 
-def _why_not_json(data: bytes) -> str:
+def why_not_json(data: bytes) -> str:
+    """The reason for bytes that are no JSON: `not_utf8` or `not_json`."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:

@@ -28,9 +28,14 @@ class Sessions:
             yield request
 
     def flush(self) -> Iterator[Request]:
-        """The turns held back. The gap before a turn is None where the answer's end is unknown."""
+        """The turns held back. The gap before a turn is None where the answer's end is unknown;
+        a session of one turn is none.
+        """
         for index, turns in enumerate(self._turns.values()):
             answered: float | None = None
+            if len(turns) == 1:
+                yield turns[0][0]
+                continue
             turns.sort(key=lambda turn: turn[0].at_s)
             for number, (request, end_s) in enumerate(turns):
                 known = number > 0 and answered is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -33,9 +34,9 @@ class Texts:
 
     def __init__(self, options: ReadOptions) -> None:
         self.block_size = options.block_size or TEXT_BLOCK_SIZE
+        self.keeps = options.keep_text
         self._encoder = options.encoder or Estimate()
         self._hasher = PrefixHasher(self.block_size)
-        self._keep = options.keep_text
         self._encode = lru_cache(_REMEMBERED)(self._encoder.encode)
         self._measured = 0
 
@@ -50,15 +51,26 @@ class Texts:
         """
         if not any(content.strip() for role, content in messages if role != "system"):
             raise Unusable("empty_prompt")
-        parts = [message_text(role, content) for role, content in messages]
+        data = self.encoded(messages)
         if tools:
-            parts.insert(0, message_text("tools", orjson.dumps(tools).decode()))
-        data = b"".join(map(self._encode, parts))
-        tokens = stated
-        if tokens is None:
-            tokens = self.length(data)
+            data = self.encoded([("tools", orjson.dumps(tools).decode())]) + data
+        return self.of(data, messages, stated=stated)
+
+    def encoded(self, messages: Sequence[Message]) -> bytes:
+        """Messages as tokens, one after another, so that a longer conversation extends them."""
+        return b"".join(self._encode(message_text(role, text)) for role, text in messages)
+
+    def of(
+        self, data: bytes, messages: Sequence[Message] = (), *, stated: int | None = None
+    ) -> Prompt:
+        """The prompt of encoded text or of token ids."""
+        tokens = self.length(data) if stated is None else stated
         ids = self._hasher.ids(data, -(-tokens // self.block_size))
-        return Prompt(tokens, ids, tuple(messages) if self._keep else ())
+        return Prompt(tokens, ids, tuple(messages) if self.keeps else ())
+
+    def unknown(self, tokens: int) -> bytes:
+        """The place of an answer whose text is not recorded: tokens that nothing shares."""
+        return secrets.token_bytes(BYTES_PER_TOKEN * tokens)
 
     def count(self, text: str) -> int:
         """The length of an answer in tokens; 0 for an empty one."""

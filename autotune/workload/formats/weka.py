@@ -43,7 +43,7 @@ class WekaFormat:
         yield About(block_size=options.block_size or BLOCK_SIZE, meta={"source": self.name})
         sessions = Sessions()
         size = options.block_size
-        shared = BlockTree()
+        tree = BlockTree()
         for row in json_rows(lines):
             if isinstance(row, Skipped):
                 yield row
@@ -54,8 +54,7 @@ class WekaFormat:
                 if own != size and options.block_size is None:
                     raise Unusable("other_block_size")
                 yield About(block_size=size)
-                local = row.data.get("hash_id_scope") == "local"
-                play = _Play(row, size, BlockTree() if local else shared, options)
+                play = _Play(row, size, tree, options)
                 turns = play.turns(row.data, f"{row.line}", 0)
             except Unusable as problem:
                 yield Skipped(line=row.line, reason=problem.reason)
@@ -72,12 +71,11 @@ _Turn = tuple[str, Request, float | None]
 class _Play:
     """One line: its requests and those of its sub-agents."""
 
-    _next_tree = 0
-
     def __init__(self, row: Row, block_size: int, tree: BlockTree, options: ReadOptions) -> None:
         self._line = row.line
         self._block_size = block_size
         self._tree = tree
+        self._scope = row.line if row.data.get("hash_id_scope") == "local" else 0
         self._scale = 1e-3 if options.time_unit == "ms" else 1.0
         self.problems: list[str] = []
 
@@ -108,7 +106,7 @@ class _Play:
             at_s=at_s,
             input_tokens=inputs,
             output_tokens=outputs,
-            blocks=self._tree.dense(blocks),
+            blocks=self._tree.dense(blocks, scope=self._scope),
             line=self._line,
         )
         spent = number(data, "api_time") * self._scale if "api_time" in data else None

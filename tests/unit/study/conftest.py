@@ -49,7 +49,7 @@ def served(ttft: float, *, tpot: float = 0.02) -> Measurement:
         failed=0,
         failed_by_reason={},
         metrics=metrics,
-        intervals={key: (None, None) for key in metrics},
+        intervals=dict.fromkeys(metrics, (None, None)),
         client={},
     )
 
@@ -82,7 +82,8 @@ class ScriptedExecutor:
         lab.stop.check()
         lab.tasks.append(task)
         folder = lab.directory.open_trial(task.number)
-        lab.clock.sleep(lab.launch_s)
+        start_s = 0.0 if lab.start_s is None else lab.start_s(task)
+        lab.clock.sleep(start_s + lab.launch_s)
         what = lab.script(task)
         error: BaseException | None = None
         if isinstance(what, Measurement):
@@ -104,7 +105,12 @@ class ScriptedExecutor:
             raise what  # as a kill: the folder stays partial
         else:
             outcome = what
-        record = record_of(task, outcome, "", {"total": lab.launch_s}, simulated=True)
+        seconds = {"total": start_s + lab.launch_s}
+        if lab.start_s is not None:
+            seconds["launching"] = start_s
+        record = record_of(
+            task, outcome, "", seconds, simulated=True, memory=lab.memory.get(task.number, {})
+        )
         lab.directory.close_trial(folder, record)
         if error is not None:
             raise error
@@ -140,6 +146,9 @@ class Lab:
     stop: StopSignal = field(default_factory=StopSignal)
     script: Script = field(default=lambda task: served(0.1))
     launch_s: float = LAUNCH_S
+    start_s: Callable[[TrialTask], float] | None = None
+    memory: dict[int, Any] = field(default_factory=dict)
+    fit: Any = None
     tasks: list[TrialTask] = field(default_factory=list)
     heard: list[Event] = field(default_factory=list)
     proposer: ListProposer | None = None
@@ -188,6 +197,7 @@ class Lab:
             events,
             clock=self.clock,
             stop=self.stop,
+            fit=self.fit,
         ).run()
 
     def states(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,16 +42,38 @@ def test_finalist_is_the_best_feasible_trial_that_beats_the_baseline(make: Any) 
         record(2, 32, 0.07),
         record(3, 64, 0.08),
     )
-    found = conclusion(make, *trials).finalist
-    assert found is not None
-    assert found.number == 2
-    assert conclusion(make, trials[0], record(1, 16, 0.2)).finalist is None
+    found = conclusion(make, *trials)
+    assert [f.number for f in found.finalists(1)] == [2]
+    assert [f.number for f in found.finalists(3)] == [2, 3]
+    assert conclusion(make, trials[0], record(1, 16, 0.2)).finalists(1) == []
+
+
+def test_finalist_that_was_only_lucky_hands_over_to_the_next(make: Any) -> None:
+    def confirm(number: int, seqs: int, value: float, pair: int, **more: Any) -> TrialRecord:
+        return record(number, seqs, value, role="confirm", pair=pair, **more)
+
+    trials = [record(0, 8, 0.10), record(1, 16, 0.04), record(2, 32, 0.05)]
+    for pair in range(3):
+        trials += [
+            confirm(3 * pair + 3, 8, 0.10, pair),
+            confirm(3 * pair + 4, 16, 0.09 + pair / 1000, pair),
+            confirm(3 * pair + 5, 32, 0.05 + pair / 1000, pair),
+        ]
+    assert conclusion(make, *trials).verdict(2).best == 2
+    assert conclusion(make, *trials).verdict(1).best == 1
+    broken = [
+        replace(t, feasible=False)
+        if t.role == "confirm" and t.params == {"max-num-seqs": 32}
+        else t
+        for t in trials
+    ]
+    assert conclusion(make, *broken).verdict(2).best == 1
 
 
 def test_interrupted_trials_count_for_nothing(make: Any) -> None:
     stopped = record(1, 16, state="interrupted", reason="interrupted")
     found = conclusion(make, record(0, 8, 0.1), stopped)
-    assert found.finalist is None
+    assert found.finalists(1) == []
     assert [known.candidate for known in found.known()] == [make.baseline]
 
 
@@ -123,6 +146,5 @@ def test_maximized_objectives_are_ranked_the_other_way(make: Any) -> None:
         for n, v in enumerate([100.0, 150.0, 90.0])
     ]
     found = Conclusion(trials, [goal], make.baseline)
-    assert found.finalist is not None
-    assert found.finalist.number == 1
+    assert [f.number for f in found.finalists(1)] == [1]
     assert found.verdict().best == pytest.approx(1)

@@ -6,10 +6,10 @@ from typing import Any
 
 from autotune.clock import StopSignal, VirtualClock
 from autotune.study.directory import write_json
+from autotune.study.phases import PhaseClock, phase_history
 from autotune.study.record import TrialRecord
 from autotune.study.resume import take_over
 from autotune.study.stream import EventStream
-from autotune.study.trial import PhaseClock, _history
 
 
 def begin(lab: Any, number: int, role: str, params: dict[str, Any]) -> Any:
@@ -82,7 +82,7 @@ def test_resumed_run_expects_of_a_phase_what_it_took_before(lab: Any, make: Any)
         lab.directory.close_trial(lab.directory.open_trial(number), record)
     clock, heard = VirtualClock(), []
     events = EventStream(clock, lab.directory, [heard.append])
-    phases = PhaseClock(events, clock, _history(lab.directory), 3)
+    phases = PhaseClock(events, clock, phase_history(lab.directory), 3)
     with phases.phase("launching"):
         clock.sleep(5.0)
     assert heard[0].data["expected_s"] == 6.0

@@ -149,6 +149,36 @@ def test_baseline_meets_faults_of_the_machine_twice_and_the_study_ends(lab: Any,
     assert end.exit_code == 4
 
 
+def test_void_measurement_of_the_baseline_is_repeated_once(lab: Any, make: Any) -> None:
+    broken = iter([True])
+    lab.script = lambda task: void() if next(broken, False) else make.served(0.1)
+    end = lab.prepare().runs(make.candidate(16))
+    assert lab.states() == ["baseline unmeasurable", "baseline measured", "search measured"]
+    assert end.error is None
+
+
+def test_baseline_that_stays_void_ends_the_study_as_untrustworthy(lab: Any, make: Any) -> None:
+    lab.script = lambda task: void("requests left late")
+    end = lab.prepare().runs(make.candidate(16))
+    assert len(lab.tasks) == 2
+    assert end.exit_code == 5
+    assert "requests left late" in str(end.error)
+
+
+def test_void_launch_of_a_pair_is_repeated_once(lab: Any, make: Any) -> None:
+    broken = iter([True])
+
+    def script(task: Any) -> Any:
+        if task.role == "confirm" and next(broken, False):
+            return void()
+        return make.served(0.1 if task.candidate == make.baseline else 0.05)
+
+    lab.script = script
+    end = lab.prepare(budget={"trials": 2}, search={"repeats": 3}).runs(make.candidate(16))
+    assert [t.pair for t in lab.tasks[2:]] == [0, 0, 0, 1, 1, 2, 2]
+    assert end.verdict.confirmed
+
+
 def test_three_failures_without_a_cause_trip_the_breaker(lab: Any, make: Any) -> None:
     lab.script = lambda task: make.served(0.1) if is_baseline(task) else void()
     end = lab.prepare(budget={"trials": 40}).runs(*[make.candidate(n) for n in (16, 32, 64, 128)])
@@ -272,7 +302,7 @@ def test_relative_limits_of_a_confirmation_never_refer_to_the_finalist_itself(
     def script(task: Any) -> Any:
         if task.role == "confirm":
             if task.candidate == make.baseline:
-                return void()
+                return make.diagnosis("candidate", "out_of_memory")
             return make.served(0.05, tpot=0.9)
         return make.served(0.1 if is_baseline(task) else 0.05)
 

@@ -1,0 +1,30 @@
+"""What an engine's start-up log says of memory, as numbers. The lines are in `facts/*.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autotune.engines.facts import engine_facts
+
+_SMALLEST = ("kv_gib", "kv_tokens", "concurrency")
+"""Of several ranks the one with least decides; of anything else the one that takes most."""
+
+
+def read_memory(lines: Iterable[str], engine: str) -> dict[str, float]:
+    """Name -> GiB or tokens of one GPU: `weights_gib`, `kv_gib`, `kv_tokens`, `graphs_gib`,
+    `activation_gib`, `concurrency`; only what the log says. {} for an engine that is not known.
+    """
+    patterns = [
+        (name, pattern)
+        for name, found in engine_facts(engine).memory_log.items()
+        for pattern in found
+    ]
+    numbers: dict[str, list[float]] = {}
+    for line in lines:
+        for name, pattern in patterns:
+            match = pattern.search(line)
+            if match is not None:
+                numbers.setdefault(name, []).append(float(match[1].replace(",", "")))
+    return {
+        name: min(found) if name in _SMALLEST else max(found) for name, found in numbers.items()
+    }
