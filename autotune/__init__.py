@@ -1,4 +1,4 @@
-"""autotune: find the launch settings of an LLM inference server that serve a recorded workload best."""
+"""Find the launch settings of an LLM inference server that serve a recorded workload best."""
 
 from __future__ import annotations
 

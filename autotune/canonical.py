@@ -11,8 +11,10 @@ Json = Any
 
 
 def canonical_json(value: Json) -> str:
-    """The one JSON text of a value: sorted keys, no blanks. Raises ValueError on NaN or infinity."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    """The one JSON text of a value: sorted keys, no blanks. ValueError on NaN or infinity."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
 
 
 def digest(value: Json, length: int = 12) -> str:

@@ -7,8 +7,8 @@ AutotuneError            1   (never raised itself)
 ├── Untrustworthy        5   the measurement cannot be trusted, so there is no verdict
 └── Interrupted        130   the user asked to stop; `autotune resume` goes on
 
-Each class owns its exit code (the command line's contract). A message says what is wrong, `seen` the
-fact it rests on, `so` what was done or not done, `hint` the next thing to type.
+Each class owns its exit code (the command line's contract). A message says what is wrong, `seen`
+the fact it rests on, `so` what was done or not done, `hint` the next thing to type.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 class Place:
     """Where in a user's file a problem stands.
 
-    `line` and `column` count from 1; `length` is the number of characters to underline; `text` is the
-    whole line as written (without its end); `label` stands beside the caret.
+    `line` and `column` count from 1; `length` is the number of characters to underline; `text` is
+    the whole line as written (without its end); `label` stands beside the caret.
     """
 
     file: str

@@ -90,14 +90,17 @@ def main() -> int:
         began = time.perf_counter()
         with path.open("wb") as file:
             file.writelines(rows)
-        print(f"written in {time.perf_counter() - began:.1f} s, {path.stat().st_size / 2**20:.0f} MiB")
+        size_mib = path.stat().st_size / 2**20
+        print(f"written in {time.perf_counter() - began:.1f} s, {size_mib:.0f} MiB")
         done = subprocess.run(
             [sys.executable, "-c", CHILD, str(path)], check=True, capture_output=True, text=True
         )
     told = json.loads(done.stdout)
-    print(f"{'rows':>10} {'seconds':>8} {'rows/s':>9} {'peak MiB':>9} {'input tokens':>16} {'reuse':>7}")
+    heads = ("rows", "seconds", "rows/s", "peak MiB", "input tokens", "reuse")
+    print("{:>10} {:>8} {:>9} {:>9} {:>16} {:>7}".format(*heads))
+    speed = told["requests"] / told["seconds"]
     print(
-        f"{told['requests']:>10,} {told['seconds']:>8.2f} {told['requests'] / told['seconds']:>9,.0f} "
+        f"{told['requests']:>10,} {told['seconds']:>8.2f} {speed:>9,.0f} "
         f"{told['peak_mib']:>9.0f} {told['input_tokens_total']:>16,} {told['prefix_reuse']:>7.1%}"
     )
     share = told["requests"] / BAR_ROWS

@@ -238,15 +238,29 @@ def replay(
     window: Window = None,
     time_scale: Annotated[float, typer.Option(help="Above 1: faster than recorded.")] = 1.0,
     slo: Slo = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page of its own.")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Keep the record of every request (Parquet).")
+    ] = None,
+    compare_vllm_bench: Annotated[
+        bool, typer.Option("--compare-vllm-bench", help="Ask vLLM's own client, too.")
+    ] = False,
+    bench_command: Annotated[str | None, typer.Option(help="Its program; default: vllm.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Default: the model.")] = None,
+    progress: Show = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure a running server; launch nothing."""
     from autotune.cli import replaying
 
+    output = replaying.ReplayOutput(
+        as_json=as_json, progress=progress, html=html, records=records, bench=compare_vllm_bench,
+        bench_command=bench_command, tokenizer=tokenizer,
+    )  # fmt: skip
     raise typer.Exit(
         replaying.replay(
             url, workload, model=model, window=window, time_scale=time_scale, slo=slo or [],
-            as_json=as_json,
+            output=output,
         )
     )  # fmt: skip
 

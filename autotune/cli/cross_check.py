@@ -1,4 +1,4 @@
-"""`replay --compare-vllm-bench`: the same traffic once more through `vllm bench serve`, side by side.
+"""`replay --compare-vllm-bench`: the same traffic again through `vllm bench serve`, side by side.
 
 Names differ: their TTFT is our `ttft_service`, both from the send; their percentiles interpolate,
 ours do not; they drop failures, ours count them as infinite. Throughput is not compared: theirs has
@@ -156,14 +156,14 @@ def timed_rows(trace: Trace) -> list[dict[str, Json]]:
 def table(rows: Sequence[Difference]) -> str:
     """The differences for people."""
     lines = [f"{'beside vllm bench serve':<24}{'autotune':>12}{'vllm':>12}{'difference':>24}"]
-    for row in rows:
-        ours, theirs = (_ms(value) for value in (row.ours, row.theirs))
-        gap = "-"
-        if row.seconds is not None:
-            gap = f"{1000 * row.seconds:+.2f} ms"
-            gap += f" ({row.share:+.1%})" if row.share is not None else ""
-        lines.append(f"  {row.key.removesuffix('_s'):<22}{ours:>12}{theirs:>12}{gap:>24}")
+    for name, ours, theirs, gap in cells(rows):
+        lines.append(f"  {name:<22}{ours:>12}{theirs:>12}{gap:>24}")
     return "\n".join(lines)
+
+
+def cells(rows: Sequence[Difference]) -> list[tuple[str, str, str, str]]:
+    """The differences as text: metric, ours, theirs, difference."""
+    return [(row.key.removesuffix("_s"), _ms(row.ours), _ms(row.theirs), _gap(row)) for row in rows]
 
 
 def as_json(rows: Sequence[Difference]) -> list[Json]:
@@ -177,3 +177,10 @@ def as_json(rows: Sequence[Difference]) -> list[Json]:
 
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1000 * seconds:.2f} ms"
+
+
+def _gap(row: Difference) -> str:
+    if row.seconds is None:
+        return "-"
+    share = f" ({row.share:+.1%})" if row.share is not None else ""
+    return f"{1000 * row.seconds:+.2f} ms{share}"

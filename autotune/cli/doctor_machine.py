@@ -105,7 +105,7 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108 - t
     text = f"{size:.1f} GiB in {folder}"
     if size < LEAST_SHM_GIB:
         return Finding(name="shm", state="note", text=text,
-                       hint=f"`mount -o remount,size=16g {folder}` before a server on several GPUs; "
+                       hint=f"`mount -o remount,size=16g {folder}` before a multi-GPU server; "
                        "for containers the study's `engine: shm_size:` counts")  # fmt: skip
     return Finding(name="shm", state="ok", text=text)
 

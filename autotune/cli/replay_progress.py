@@ -18,7 +18,7 @@ OnProgress = Callable[[ReplayProgress], None]
 
 
 @contextmanager
-def shown(how: str) -> Iterator[OnProgress | None]:
+def listening(how: str) -> Iterator[OnProgress | None]:
     """A listener for a replay's progress; `how` as in `--progress`. It must be used inside."""
     if how == "auto":
         how = "live" if sys.stderr.isatty() else "plain"
@@ -72,5 +72,6 @@ def words(progress: ReplayProgress) -> str:
         parts.append(f"{progress.failed} failed")
     for name, value in (("ttft", progress.ttft_p95_s), ("tpot", progress.tpot_p95_s)):
         if value is not None:
-            parts.append(f"{name} p95 {1000 * value:.3g} ms")
+            shown = f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s"
+            parts.append(f"{name} p95 {shown}")
     return ", ".join(parts)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.cli import cross_check, replay_progress
 from autotune.cli.console import result, result_json, say
 from autotune.cli.inputs import workload_path
 from autotune.cli.signals import stop_on_signals
@@ -34,6 +37,21 @@ SHOWN = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "e2e_p95",
          "output_throughput", "request_throughput", "goodput", "success_rate")  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutput:
+    """What is made of a measurement beside the printed result. `bench`: compare with
+    `vllm bench serve`; `bench_command` its program, `tokenizer` its tokenizer.
+    """
+
+    as_json: bool = False
+    progress: str = "auto"
+    html: Path | None = None
+    records: Path | None = None
+    bench: bool = False
+    bench_command: str | None = None
+    tokenizer: str | None = None
+
+
 def replay(
     url: str,
     workload: str,
@@ -42,11 +60,13 @@ def replay(
     window: str | None,
     time_scale: float,
     slo: Sequence[str],
-    as_json: bool,
+    output: ReplayOutput,
 ) -> int:
     """Replay a workload against a running server and print the measurement."""
     clock, stop = SystemClock(), StopSignal()
     _refuse_target(url, time_scale)
+    _refuse_files(output)
+    program = cross_check.find_bench(output.bench_command) if output.bench else None
     window_s, constraints = _limits(window, slo)
     trace = select(
         read_trace(workload_path(workload)),
@@ -54,6 +74,8 @@ def replay(
         time_scale=time_scale,
         hold_out=False,
     )
+    if output.bench:
+        cross_check.timed_rows(trace.search)  # refuses what it cannot send before anything is sent
     for note in trace.notes:
         say(f"note: {note}")
     launcher = AttachLauncher(clock=clock, stop=stop)
@@ -72,21 +94,67 @@ def replay(
         api_key_env="OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None,
     )
     with stop_on_signals(stop), tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
-        ticket = Ticket(study_id="replay", trial=0, directory=Path(scratch))
-        server = launcher.start(plan, ticket)
+        folder = Path(scratch)
+        server = launcher.start(plan, Ticket(study_id="replay", trial=0, directory=folder))
         measurement = measure_once(
-            server, trace.search, Path(scratch), settings, clock=clock, stop=stop
-        )
-    if as_json:
-        result_json(measurement.to_json())
-    else:
-        result(measurement_text(measurement))
+            server, trace.search, folder, settings, clock=clock, stop=stop,
+            progress=output.progress,
+        )  # fmt: skip
+        beside: list[cross_check.Difference] = []
+        if program is not None:
+            say("the same traffic through vllm bench serve")
+            beside = cross_check.cross_check(
+                measurement, trace.search, program=program, url=url, model=plan.model,
+                tokenizer=output.tokenizer, folder=folder,
+                patience_s=trace.search.duration_s + settings.drain_s,
+            )  # fmt: skip
+        facts = {"server": url, "model": plan.model, "workload": Path(workload).name}
+        _hand_over(measurement, folder, beside, facts, output)
     if measurement.validity.verdict == "invalid":
         raise Untrustworthy(
             message="the measurement cannot be trusted",
             seen="\n".join(measurement.validity.reasons),
         )
     return 0
+
+
+def _hand_over(
+    measurement: Measurement,
+    folder: Path,
+    beside: Sequence[cross_check.Difference],
+    facts: Mapping[str, str],
+    output: ReplayOutput,
+) -> None:
+    """Print the result and write the files that were asked for."""
+    if output.records is not None:
+        shutil.copyfile(folder / "requests.parquet", output.records)
+        say(f"records: {output.records}")
+    if output.html is not None:
+        from autotune.replay.parquet import read_records
+        from autotune.report.replay_page import replay_page
+
+        page = replay_page(
+            measurement,
+            read_records(folder / "requests.parquet"),
+            facts=facts,
+            compared=cross_check.cells(beside),
+        )
+        output.html.write_text(page, encoding="utf-8")
+        say(f"page: {output.html}")
+    if output.as_json:
+        compared = {"vllm_bench": cross_check.as_json(beside)} if beside else {}
+        result_json({**measurement.to_json(), **compared})
+        return
+    result(measurement_text(measurement))
+    if beside:
+        result(cross_check.table(beside))
+
+
+def _refuse_files(output: ReplayOutput) -> None:
+    """A file that cannot be written is told before the replay, not after it."""
+    for path in (output.html, output.records):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputError(message=f"the folder of {path} does not exist", so="nothing was sent")
 
 
 def _limits(window: str | None, slo: Sequence[str]) -> tuple[float | None, list[Constraint]]:
@@ -127,16 +195,27 @@ def measure_once(
     stop: StopSignal,
     startup_s: float | None = None,
     held_out: bool = False,
+    progress: str = "none",
 ) -> Measurement:
-    """Warm up, replay, measure; prints what goes on to stderr. `held_out`: the trace is."""
+    """Warm up, replay, measure, and once more if the client spoiled it; prints what goes on to
+    stderr. `held_out`: the trace is. `progress`: as the option of that name.
+    """
     measurer = Measurer(settings, clock=clock, stop=stop)
     session = measurer.session(
         server, trace, folder, startup_s, salt=uuid.uuid4().hex[:12], held_out=held_out
     )
-    say("warming up")
-    session.warm_up()
-    say(f"replaying {len(trace.requests):,} requests, about {session.expected_s:.0f} s")
-    return session.measurement(session.replay(deadline_s=None, on_progress=None))
+    while True:
+        say("warming up")
+        session.warm_up()
+        say(f"replaying {len(trace.requests):,} requests, about {session.expected_s:.0f} s")
+        with replay_progress.listening(progress) as listener:
+            answered = session.replay(deadline_s=None, on_progress=listener)
+        measurement = session.measurement(answered)
+        again = session.again(measurement.validity, left_s=None)
+        if again is None:
+            return measurement
+        say(f"measuring again: {'; '.join(again.repeated_because)}")
+        session = again
 
 
 def measurement_text(measurement: Measurement) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autotune.spec.units import format_duration
-from autotune.workload.statistics import hit_tokens
-from autotune.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from autotune.workload.columns import Columns, Ints
 
 BAR, SPARKS = "█", " ▁▂▃▄▅▆▇█"
 ASCII_BAR, ASCII_SPARKS = "#", " .:-=+*%#@"
@@ -35,30 +36,31 @@ class Pen:
         return ASCII_SPARKS if self.ascii_only else SPARKS
 
 
-def sketch(trace: Trace, pen: Pen) -> list[str]:
-    """The pictures of a trace, line by line; what is not known is left out."""
-    requests = trace.requests
-    lines = ["prompt tokens", *histogram([r.input_tokens for r in requests], pen)]
-    lines += ["", "answer tokens", *histogram([r.output_tokens for r in requests], pen)]
-    if trace.duration_s > 0:
-        lines += ["", *_arrivals(trace, pen)]
-    if any(r.blocks for r in requests):
-        lines += ["", *_reuse(trace, pen)]
+def sketch(columns: Columns, pen: Pen) -> list[str]:
+    """The pictures of a workload, line by line; what is not known is left out."""
+    lines = ["prompt tokens", *histogram(columns.input_tokens, pen)]
+    lines += ["", "answer tokens", *histogram(columns.output_tokens, pen)]
+    if columns.timed and columns.duration_s > 0:
+        lines += ["", *_arrivals(columns, pen)]
+    if columns.hit_tokens is not None:
+        lines += ["", *_reuse(columns, columns.hit_tokens, pen)]
     return lines
 
 
-def histogram(values: Sequence[int], pen: Pen) -> list[str]:
+def histogram(values: Ints, pen: Pen) -> list[str]:
     """One line per power of two that holds values, or that lies between such; from 1 on."""
-    if not values:
+    import numpy as np
+
+    if not len(values):
         return []
-    counts = Counter(max(1, value).bit_length() - 1 for value in values)
-    low, high = min(counts), max(counts)
+    # Exact for whole numbers below 2**53: frexp gives the number of bits
+    counts = np.bincount(np.frexp(np.maximum(values, 1).astype(np.float64))[1] - 1)
+    low, high = int(np.flatnonzero(counts)[0]), len(counts) - 1
     step = -(-(high - low + 1) // MOST_BINS)
     rows = []
     for first in range(low, high + 1, step):
         last = min(high, first + step - 1)
-        count = sum(counts[power] for power in range(first, last + 1))
-        rows.append((f"{2**first:,}-{2 ** (last + 1) - 1:,}", count))
+        rows.append((f"{2**first:,}-{2 ** (last + 1) - 1:,}", int(counts[first : last + 1].sum())))
     return _bars(rows, len(values), pen)
 
 
@@ -83,47 +85,45 @@ def sparkline(values: Sequence[float], pen: Pen) -> str:
     )
 
 
-def _columns(trace: Trace, pen: Pen) -> tuple[int, float]:
-    """(columns of a picture over time, seconds of each)."""
-    columns = max(10, pen.width - 4)
-    return columns, trace.duration_s / columns
+def _places(columns: Columns, pen: Pen) -> tuple[Ints, int, float]:
+    """(the column of a picture over time for each request, columns, seconds of each)."""
+    import numpy as np
+
+    count = max(10, pen.width - 4)
+    each_s = columns.duration_s / count
+    places = np.minimum((columns.at_s / each_s).astype(np.int64), count - 1)
+    return places, count, each_s
 
 
-def _place(at_s: float, columns: int, each_s: float) -> int:
-    return min(columns - 1, int(at_s / each_s))
+def _arrivals(columns: Columns, pen: Pen) -> list[str]:
+    import numpy as np
 
-
-def _arrivals(trace: Trace, pen: Pen) -> list[str]:
-    columns, each_s = _columns(trace, pen)
-    first = trace.requests[0].at_s
-    counts = Counter(_place(r.at_s - first, columns, each_s) for r in trace.requests)
-    most = max(counts.values())
-    span, each = format_duration(round(trace.duration_s, 1)), format_duration(each_s)
+    places, count, each_s = _places(columns, pen)
+    counts = np.bincount(places, minlength=count)
+    most = int(counts.max())
+    span, each = format_duration(round(columns.duration_s, 1)), format_duration(each_s)
     highest = f"the highest {most:,} requests ({most / each_s:.3g}/s)"
     return [
         f"arrivals over {span}; a column is {each}, {highest}",
-        f"  {sparkline([counts[i] for i in range(columns)], pen)}",
+        f"  {sparkline(counts.tolist(), pen)}",
     ]
 
 
-def _reuse(trace: Trace, pen: Pen) -> list[str]:
-    hits = hit_tokens(trace.requests, trace.block_size)
-    shares = [hit / r.input_tokens for hit, r in zip(hits, trace.requests, strict=True)]
-    bins = Counter(0 if share == 0 else min(4, 1 + int(share * 4 - 1e-9)) for share in shares)
-    rows = [(name, bins[i]) for i, name in enumerate(REUSE_BINS)]
+def _reuse(columns: Columns, hits: Ints, pen: Pen) -> list[str]:
+    import numpy as np
+
+    inputs = columns.input_tokens
+    quarters = np.ceil(4 * hits / inputs).astype(np.int64)
+    bins = np.bincount(np.minimum(quarters, 4), minlength=len(REUSE_BINS))
     lines = [
         "share of a prompt that an infinite prefix cache would hold",
-        *_bars(rows, len(shares), pen),
+        *_bars(list(zip(REUSE_BINS, bins.tolist(), strict=True)), len(hits), pen),
     ]
-    if trace.duration_s > 0:
-        columns, each_s = _columns(trace, pen)
-        first = trace.requests[0].at_s
-        found, asked = Counter[int](), Counter[int]()
-        for hit, request in zip(hits, trace.requests, strict=True):
-            place = _place(request.at_s - first, columns, each_s)
-            found[place] += hit
-            asked[place] += request.input_tokens
-        reuse = [found[i] / asked[i] if asked[i] else 0.0 for i in range(columns)]
+    if columns.timed and columns.duration_s > 0:
+        places, count, _ = _places(columns, pen)
+        found = np.bincount(places, weights=hits, minlength=count)
+        asked = np.bincount(places, weights=inputs, minlength=count)
+        reuse = (found / np.maximum(asked, 1)).tolist()
         lines += [
             f"the same over time, the highest {max(reuse):.0%}",
             f"  {sparkline(reuse, pen)}",

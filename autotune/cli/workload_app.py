@@ -27,6 +27,20 @@ BlockSize = Annotated[
 ]
 
 
+OutputTokens = Annotated[
+    int | None, typer.Option(min=1, help="Answer length of rows that state none.")
+]
+TokenizerPath = Annotated[
+    Path | None, typer.Option(help="Model folder or tokenizer.json that counts text.")
+]
+ChosenArrivals = Annotated[
+    Literal["poisson", "gamma", "constant"] | None,
+    typer.Option("--arrivals", help="Choose arrivals, for files that record none."),
+]
+Rate = Annotated[float | None, typer.Option(help="Requests per second.")]
+Seed = Annotated[int, typer.Option(help="Seed of chosen arrivals.")]
+
+
 @workload_app.command("inspect")
 def workload_inspect(
     file: WorkloadFile,
@@ -34,12 +48,20 @@ def workload_inspect(
     strict: Strict = False,
     time_unit: TimeUnit = None,
     block_size: BlockSize = None,
+    output_tokens: OutputTokens = None,
+    tokenizer: TokenizerPath = None,
+    arrivals: ChosenArrivals = None,
+    rate: Rate = None,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Look at a workload: rate, lengths, arrivals, prefix reuse, what was skipped."""
     from autotune.cli import workloads
 
-    how = workloads.Reading(format=fmt, strict=strict, time_unit=time_unit, block_size=block_size)
+    how = workloads.Reading(
+        format=fmt, strict=strict, time_unit=time_unit, block_size=block_size,
+        output_tokens=output_tokens, tokenizer=tokenizer, arrivals=arrivals, rate=rate, seed=seed,
+    )  # fmt: skip
     raise typer.Exit(workloads.inspect(file, how, as_json=as_json))
 
 
@@ -51,12 +73,23 @@ def workload_convert(
     strict: Strict = False,
     time_unit: TimeUnit = None,
     block_size: BlockSize = None,
+    output_tokens: OutputTokens = None,
+    tokenizer: TokenizerPath = None,
+    arrivals: ChosenArrivals = None,
+    rate: Rate = None,
+    seed: Seed = 0,
+    keep_text: Annotated[
+        bool, typer.Option("--keep-text", help="Keep the text of prompts in the output.")
+    ] = False,
 ) -> None:
-    """Write a workload in the canonical format: lengths and opaque block ids, never text."""
+    """Write a workload in the canonical format: lengths and opaque block ids, no text unasked."""
     from autotune.cli import workloads
 
-    how = workloads.Reading(format=fmt, strict=strict, time_unit=time_unit, block_size=block_size)
-    raise typer.Exit(workloads.convert(file, output, how))
+    how = workloads.Reading(
+        format=fmt, strict=strict, time_unit=time_unit, block_size=block_size,
+        output_tokens=output_tokens, tokenizer=tokenizer, arrivals=arrivals, rate=rate, seed=seed,
+    )  # fmt: skip
+    raise typer.Exit(workloads.convert(file, output, how, keep_text=keep_text))
 
 
 @workload_app.command("synth")

@@ -18,7 +18,8 @@ Phase = Literal["arguments", "startup", "load", "stop"]
 class ExitInfo:
     """How a server ended. `code` follows `subprocess` (negative: killed by that signal); for a
     container it is the container's exit code. `oom_killed` is Docker's word; `by_us` tells that the
-    end was our own doing. All None where not known."""
+    end was our own doing. All None where not known.
+    """
 
     code: int | None = None
     oom_killed: bool = False
@@ -96,7 +97,8 @@ class Engine(Protocol):
 
     def plan(self, candidate: Candidate, target: LaunchTarget) -> LaunchPlan:
         """The plan that starts this candidate on this target. Raises InputError for a value that
-        has no form as a flag (a switch without a negative form, say)."""
+        has no form as a flag (a switch without a negative form, say).
+        """
         ...
 
     def parse_command(self, text: str) -> ParsedCommand:
@@ -111,5 +113,6 @@ class Engine(Protocol):
 
     def metric_names(self) -> Mapping[str, str]:
         """Our name (`kv_usage`, `preemptions`, `prefix_hits`, `prefix_queries`, `running`,
-        `waiting`, `prompt_tokens`, `generation_tokens`, `queue_time`) -> Prometheus name."""
+        `waiting`, `prompt_tokens`, `generation_tokens`, `queue_time`) -> Prometheus name.
+        """
         ...

@@ -14,8 +14,8 @@ Kind = Literal["switch", "bare", "int", "size", "float", "str", "json", "ints", 
 `ints`/`strs`: several words after one flag; `json`: one word of JSON."""
 
 
-def version_key(version: str) -> tuple[int, ...]:
-    """The numbers of a version, for comparison: "v0.26.0rc1+cpu" -> (0, 26, 0)."""
+def written_numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version as written, trailing zeros too: "v0.26.0rc1+cpu" -> (0, 26, 0)."""
     numbers = re.match(r"v?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in numbers[1].split(".")) if numbers else ()
 
@@ -24,12 +24,12 @@ def applies(version: str | None, since: str | None = None, until: str | None = N
     """Whether a fact that holds from `since` to `until` (both included, as far as they are written:
     until 0.17 includes 0.17.3) holds for `version`. An unknown version is given the benefit.
     """
-    key = version_key(version) if version else ()
+    key = written_numbers(version) if version else ()
     if not key:
         return True
-    if since is not None and key < version_key(since):
+    if since is not None and key < written_numbers(since):
         return False
-    last = version_key(until) if until is not None else None
+    last = written_numbers(until) if until is not None else None
     return last is None or key[: len(last)] <= last
 
 
@@ -72,7 +72,7 @@ class Removed:
         """Whether `version` is known to lack it; an unknown version only if no version had it."""
         if self.until == "0":
             return True
-        return version is not None and version_key(version) >= version_key(self.gone_since)
+        return version is not None and written_numbers(version) >= written_numbers(self.gone_since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def _flags(data: Mapping[str, Any]) -> dict[str, Flag]:
 
 
 def _removed(name: str, entry: Mapping[str, str]) -> Removed:
-    *head, last = version_key(entry["until"])
+    *head, last = written_numbers(entry["until"])
     following = ".".join(str(part) for part in (*head, last + 1))
     return Removed(
         name=name,

@@ -5,7 +5,6 @@ Engines make plans, launchers start them, `deploy` renders the very same plans a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -104,7 +103,3 @@ class Deployment:
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Deployment:
         return cls(members=tuple(LaunchPlan.from_json(member) for member in data["members"]))
-
-
-SECRET_NAME = re.compile(r"(?i)(token|secret|password|passwd|api[-_]?key|authorization|credential)")
-"""Names whose values are masked in everything written."""

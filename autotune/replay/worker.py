@@ -26,6 +26,8 @@ from autotune.replay.exchange import Transport
 from autotune.replay.shard import Bodies, Shard, WorkerReport, read_shard, write_report
 
 PROGRESS_S = 0.5
+PRIORITY = -10
+"""Of the scheduler, where we may: a client that needs little must not queue behind a busy engine."""
 LEAD_S = 0.02
 """The event loop is already turning when the first request falls due."""
 
@@ -37,6 +39,8 @@ def main(arguments: list[str]) -> int:
     _allow_many_connections()
     if shard.cores:
         os.sched_setaffinity(0, shard.cores)
+    with contextlib.suppress(OSError):  # a user without the right stays at the usual priority
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     with Bodies(folder) as bodies, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(_replay(shard, bodies))
     if report is None:

@@ -60,7 +60,7 @@ def gpu_facts(gpus: list[Gpu], wanted: tuple[str, ...] | None) -> dict[str, Json
         "gpu.count": len(chosen),
         "gpu.name": first.name,
         "gpu.compute_capability": first.compute_capability,
-        "gpu.memory_gib": round(first.memory_total / 1024**3, 1),
+        "gpu.memory_gib": round(first.memory_usable / 1024**3, 1),
     }
 
 

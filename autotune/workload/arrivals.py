@@ -15,6 +15,8 @@ IDENTICAL_SHARE = 0.3
 """A larger share of arrivals that are not alone at their instant suggests a bucketed recording."""
 LEAST_BUCKET_S = 0.1
 """Shorter steps are the resolution of a clock, not buckets."""
+LEAST_GAPS = 4
+"""Fewer gaps between distinct stamps show no grid."""
 STEPS_SHARE = 0.9
 """Share of the gaps between distinct stamps that must be whole multiples of a bucket."""
 STEP_TOLERANCE_S = 0.002
@@ -38,7 +40,7 @@ def find_buckets(requests: Sequence[Request]) -> Buckets | None:
     stamps = Counter(request.at_s for request in requests)
     times = sorted(stamps)
     gaps = [round(later - sooner, 2) for sooner, later in pairwise(times)]
-    if not gaps:
+    if len(gaps) < LEAST_GAPS:
         return None
     step_s = Counter(gaps).most_common(1)[0][0]
     if step_s < LEAST_BUCKET_S:

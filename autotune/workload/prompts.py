@@ -54,8 +54,8 @@ class PromptBuilder:
         """`request.input_tokens` token ids.
 
         Without block ids: turns of one session extend each other's prompts, the tokens where an
-        answer stood being random ones of its length; other requests share nothing, which depends on how many came before them, so ask in the same order to get the
-        same prompts again.
+        answer stood being random ones of its length; other requests share nothing, which depends
+        on how many came before them, so ask in the same order to get the same prompts again.
         """
         if request.blocks:
             return self._from_blocks(request)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from autotune.canonical import Json
 
-
 Message = tuple[str, str]
 """(role, content) of a chat message."""
 

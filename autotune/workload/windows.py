@@ -79,11 +79,10 @@ def select(
     if time_scale <= 0:
         raise ValueError("time_scale must be above 0")
     whole, over_limit, notes = _shaped(trace, max_total_tokens, thin, seed, spread=spread)
-    length_s = window_s
     if window_s is None and hold_out:
-        length_s, why = automatic_window_s(whole, time_scale)
+        window_s, why = automatic_window_s(whole, time_scale)
         notes += [why] if why else []
-    if length_s is None or length_s >= whole.duration_s:
+    if window_s is None or window_s >= whole.duration_s:
         if hold_out:
             notes.append("the whole recording is replayed; no part of it is held out")
         return Selection(
@@ -93,27 +92,45 @@ def select(
             priming=(),
             notes=tuple(notes),
         )
-    windows = ranked(whole, length_s)
-    first, second = best_pair(windows, length_s) if hold_out else (windows[0], None)
-    if hold_out and second is None:
-        notes.append("the recording is too short for a second window; no part of it is held out")
-    bounds = (max_priming_tokens, cache_tokens)
-    primed = prime(whole, first.low, first.high, *bounds)
-    second_primed = Priming()
-    if second is not None:
-        second_primed = prime(whole, second.low, second.high, *bounds)
-    notes += _said(whole, first, primed, "window")
-    if second is not None:
-        notes += _said(whole, second, second_primed, "held-out window")
+    windows, said = _windows(whole, window_s, (max_priming_tokens, cache_tokens), hold_out=hold_out)
+    traces = [scaled(_cut(whole, window), time_scale) for window, _ in windows]
+    primings = [priming.requests for _, priming in windows]
+    first = windows[0][0]
     return Selection(
-        search=scaled(_cut(whole, first), time_scale),
-        held_out=None if second is None else scaled(_cut(whole, second), time_scale),
+        search=traces[0],
+        held_out=traces[1] if len(traces) > 1 else None,
         over_limit=over_limit,
-        priming=primed.requests,
-        notes=tuple(notes),
-        held_out_priming=second_primed.requests,
+        priming=primings[0],
+        notes=(*notes, *said),
+        held_out_priming=primings[1] if len(primings) > 1 else (),
         window_s=(first.start_s, first.end_s),
     )
+
+
+def _windows(
+    whole: Trace, length_s: float, bounds: tuple[int | None, int | None], *, hold_out: bool
+) -> tuple[list[tuple[Window, Priming]], list[str]]:
+    """(the window and, where wanted and possible, the held-out one, each with its priming within
+    the bounds; what to say of them).
+    """
+    windows = ranked(whole, length_s)
+    notes: list[str] = []
+    chosen = {"window": windows[0]}
+    if hold_out:
+        chosen["window"], second = best_pair(windows, length_s)
+        if second is not None:
+            chosen["held-out window"] = second
+        else:
+            notes.append("the recording is too short for a second window; nothing is held out")
+    max_tokens, cache_tokens = bounds
+    if any(request.messages for request in whole.requests):
+        max_tokens = 0  # text is sent as it is; blocks would put other tokens in the cache
+    found = []
+    for name, window in chosen.items():
+        priming = prime(whole, window.low, window.high, max_tokens, cache_tokens)
+        found.append((window, priming))
+        notes += _said(whole, window, priming, name)
+    return found, notes
 
 
 def automatic_window_s(trace: Trace, time_scale: float = 1.0) -> tuple[float | None, str | None]:

@@ -1,4 +1,4 @@
-"""Prompts rebuilt from block ids, in a real vLLM (CPU build): does its cache find what it should?"""
+"""Prompts rebuilt from block ids, in a real vLLM (CPU build): its cache finds what it should."""
 
 from __future__ import annotations
 

@@ -86,3 +86,31 @@ def test_sizes_are_read_as_the_engine_reads_them() -> None:
     assert [size_of(text) for text in (4096, "8k", "8K", "1.5m", "auto", None)] == [
         4096, 8000, 8192, 1.5e6, None, None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "tokens"),
+    [
+        ({}, 2_151_968),
+        ({"max_num_batched_tokens": 512}, 2_170_048),
+        ({"max_num_batched_tokens": 2048}, 2_166_448),
+        ({"max_num_batched_tokens": 32768}, 2_094_032),
+        ({"max_num_seqs": 16}, 2_151_968),
+        ({"quantization": "fp8", "kv_cache_dtype": "fp8"}, 4_531_984),
+    ],
+)
+def test_the_cache_that_a_real_gpu_had_is_estimated_within_one_percent(
+    tmp_path: Path, flags: dict[str, Any], tokens: int
+) -> None:
+    """`GPU KV cache size` of vLLM on one H200, a model of Qwen2.5-7B's shapes with a small
+    vocabulary (12.34 GiB of weights), memory fraction 0.92.
+    """
+    config = {
+        "num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 18944, "vocab_size": 4096,
+        "max_position_embeddings": 32768, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    folder = model(tmp_path, config, int(12.34 * GIB))
+    usable = 150_109_880_320  # what CUDA calls the total: the driver's own part is gone
+    found = of(folder, usable / GIB, max_model_len=32768, **flags)
+    assert found.kv_tokens == pytest.approx(tokens, rel=0.01)

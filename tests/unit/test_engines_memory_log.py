@@ -40,7 +40,7 @@ def test_the_lines_of_a_start_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("line", "name", "value"),
     [
-        ("GPU KV cache size: 46,592 tokens, Maximum concurrency for 2,048 tokens per request: 22.7x",
+        ("GPU KV cache size: 46,592 tokens, Maximum concurrency for 2,048 tokens per request: 22x",
          "kv_tokens", 46592),
         ("INFO CPU KV cache size: 21,888 tokens", "kv_tokens", 21888),
         ("Actual usage is 7.48 GiB for weight, 1.09 GiB for peak activation, 0.1 GiB for others",

@@ -107,6 +107,10 @@ def test_a_model_folder_is_mounted_read_only_where_it_is(tmp_path: Path) -> None
     assert not any(mount.target.endswith("huggingface") for mount in plan.mounts)
     compiled = [mount for mount in plan.mounts if mount.target == "/root/.cache/vllm"]
     assert [mount.source for mount in compiled] == ["autotune-vllm-0.26.0"]
+    kept = {mount.target for mount in plan.mounts if mount.source.endswith("-0.26.0")}
+    assert kept == {
+        "/root/.cache/vllm", "/root/.triton", "/root/.cache/flashinfer", "/root/.nv/ComputeCache",
+    }  # fmt: skip
 
 
 def test_a_hub_snapshot_is_mounted_with_the_files_it_links_to(tmp_path: Path) -> None:

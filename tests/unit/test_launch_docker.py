@@ -319,6 +319,9 @@ class TestContainerOptions:
             ]
         )["mounts"]
         assert [(m["Type"], m["ReadOnly"]) for m in mounts] == [("bind", True), ("volume", False)]
+        # The caches of engines outlive all studies, and can be told as ours
+        assert set(mounts[1]["VolumeOptions"]["Labels"]) == {"autotune.cache"}
+        assert "VolumeOptions" not in mounts[0]
 
     def test_shared_memory_is_either_the_hosts_or_sized(self) -> None:
         assert self.options(ipc_host=True, shm_size="1g")["ipc_mode"] == "host"

@@ -48,15 +48,17 @@ def test_spreading_keeps_order_and_buckets_and_is_the_same_for_a_seed(
 ) -> None:
     counts = [max(1, counts[0]), *counts[1:]]
     trace = bucketed(2.0, counts)
-    if find_buckets(trace.requests) is None:
+    found = find_buckets(trace.requests)
+    if found is None:
         return
+    step = found.step_s
     spread, note = spread_arrivals(trace, seed=seed)
     assert spread_arrivals(trace, seed=seed)[0] == spread
     assert [r.line for r in spread.requests] == [r.line for r in trace.requests]
     assert spread.requests[0].at_s == 0.0
     for before, after in zip(trace.requests, spread.requests, strict=True):
-        # The first one's own offset, below 2 s, is taken from all
-        assert -2.0 <= after.at_s - before.at_s < 2.0 + 1e-6
+        # The first one's own offset, below a step, is taken from all
+        assert -step - 1e-6 <= after.at_s - before.at_s < step + 1e-6
     assert "spread evenly" in note
 
 

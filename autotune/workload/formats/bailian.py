@@ -72,7 +72,7 @@ class _Reading:
         blocks = whole_numbers(data, "hash_ids")
         inputs, outputs = count(data, "input_length"), count(data, "output_length")
         at_s = number(data, "timestamp") * self._scale
-        number(data, "chat_id")
+        count(data, "chat_id")
         check_lengths(inputs, outputs, len(blocks), self._block_size)
         if self._tree is not None:
             blocks = self._tree.dense(blocks)
@@ -83,8 +83,8 @@ class _Reading:
     def placed(self, data: Mapping[str, Json], request: Request) -> Iterator[Request]:
         """The request in its conversation: that of its parent, else one of its own."""
         chat, parent = data["chat_id"], data.get("parent_chat_id", NO_PARENT)
-        root = self._roots.get(parent) if isinstance(parent, int | float) else None
-        self._roots[chat] = root or str(chat)
+        root = self._roots.get(int(parent)) if isinstance(parent, int | float) else None
+        self._roots[int(chat)] = root or str(chat)
         yield from self.sessions.place(self._roots[chat], request)
 
 

@@ -85,9 +85,7 @@ def read_rows(
 class _Reading:
     """The state of one pass over a file: ids and sessions seen so far."""
 
-    def __init__(
-        self, scale: float, block_size: int, has_ids: bool, options: ReadOptions
-    ) -> None:
+    def __init__(self, scale: float, block_size: int, has_ids: bool, options: ReadOptions) -> None:
         self._scale = scale
         self.texts = Texts(options)
         self._has_ids = has_ids

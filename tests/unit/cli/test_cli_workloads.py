@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.cli.sketches import Pen, histogram, sketch, sparkline
 from autotune.errors import InputError
+from autotune.workload.columns import columns_of
 from autotune.workload.reader import read_trace
 from autotune.workload.scenarios import SCENARIOS, make
 from autotune.workload.trace import Request, Trace
@@ -19,7 +21,7 @@ from autotune.workload.writer import digest
 
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=200), st.integers(40, 120))
 def test_histograms_account_for_every_value_and_fit(values: list[int], width: int) -> None:
-    lines = histogram(values, Pen(width=width))
+    lines = histogram(np.array(values), Pen(width=width))
     assert len(lines) <= 12
     shares = [float(line.rpartition(" ")[2].rstrip("%")) for line in lines]
     assert sum(shares) == pytest.approx(100, abs=0.05 * len(lines) + 0.01)
@@ -41,12 +43,12 @@ def test_sparklines_show_all_that_is_above_zero(values: list[float]) -> None:
 
 def test_a_picture_can_be_all_ascii() -> None:
     pen = Pen(width=60, ascii_only=True)
-    assert "\n".join(sketch(make("rag-documents"), pen)).isascii()
+    assert "\n".join(sketch(columns_of(make("rag-documents")), pen)).isascii()
 
 
 def test_a_picture_leaves_out_what_is_not_known() -> None:
     one = Trace(requests=(Request(at_s=0.0, input_tokens=5, output_tokens=2),))
-    text = "\n".join(sketch(one, Pen()))
+    text = "\n".join(sketch(columns_of(one), Pen()))
     assert "prompt tokens" in text
     assert "arrivals" not in text
     assert "cache" not in text
@@ -108,3 +110,26 @@ def test_synth_takes_arrivals_from_a_workload(tmp_path: Path) -> None:
 def test_synth_refuses_what_makes_no_sense(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         CliRunner().invoke(app, ["workload", "synth", *words], catch_exceptions=False)
+
+
+def test_inspect_of_a_file_without_times_draws_none_until_they_are_chosen(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    rows = [{"prompt": f"{i} " + "words " * 20, "output_tokens": 5} for i in range(30)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = run("inspect", str(file))
+    assert "rate      unknown" in text
+    assert "arrivals over" not in text
+    text = run("inspect", str(file), "--arrivals", "constant", "--rate", "2")
+    assert "arrivals over 14.5s" in text
+    with pytest.raises(InputError, match="need a rate"):
+        run("inspect", str(file), "--arrivals", "gamma")
+
+
+def test_text_stays_out_of_a_converted_file_unless_asked_for(tmp_path: Path) -> None:
+    file, plain, kept = (tmp_path / name for name in ("in.jsonl", "plain.jsonl", "kept.jsonl"))
+    file.write_text(json.dumps({"prompt": "wombat " * 20, "output_tokens": 5}) + "\n")
+    chosen = ("--arrivals", "poisson", "--rate", "2")
+    run("convert", str(file), "-o", str(plain), *chosen)
+    run("convert", str(file), "-o", str(kept), "--keep-text", *chosen)
+    assert "wombat" not in plain.read_text()
+    assert "wombat" in kept.read_text()
