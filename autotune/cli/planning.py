@@ -8,9 +8,11 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.canonical import Json
+from autotune.cli.precision_words import window_json, window_words
 from autotune.engines.memory import MemoryEstimate
 from autotune.report.words import setting
 from autotune.spec.units import format_duration
+from autotune.spec.vocabulary import MetricName
 from autotune.study.measuring import LEAD_S
 from autotune.study.memory_fit import memory_fit, memory_words
 from autotune.study.prepare import PreparedStudy
@@ -61,6 +63,7 @@ def plan_text(
         ("varies", _varies(study)),
         ("traffic", _traffic(study)),
         ("held out", _held_out(study)),
+        *_window(study),
         *_memory(study),
     ]
     if directory is not None:
@@ -80,7 +83,10 @@ def plan_text(
         lines += [
             f"  {path:<32} {value}  ({where})" for path, value, where in _values(study, origins)
         ]
-        lines += ["", *[f"note: {note}" for note in study.notes]]
+        lines += [
+            "",
+            *[f"note: {note}" for note in (*study.notes, *study.traffic.selection.portrait)],
+        ]
     lines.append(_count_line(study))
     return "\n".join(lines)
 
@@ -101,8 +107,9 @@ def plan_json(study: PreparedStudy, origins: Mapping[str, str]) -> dict[str, Jso
         "origins": dict(origins),
         "target": target_json(study.target),
         "first_launch": study.baseline_plan().to_json(),
-        "workload": {**study.traffic.description, "notes": list(study.traffic.notes)},
+        "workload": {**study.traffic.description, "notes": list(study.traffic.all_notes)},
         "held_out": study.held_out is not None,
+        "precision": window_json(_limited(study), len(study.search_trace.requests)),
         "memory": _memory_json(study),
         "launches": {"search": search, "confirm": confirm},
         "seconds_per_launch": launch_estimate_s(study),
@@ -155,6 +162,17 @@ def _traffic(study: PreparedStudy) -> str:
         f"{about['output_tokens']['p50']:,} out (medians)"
         + (f"; {reuse:.0%} prefix reuse" if reuse is not None else "")
     )
+
+
+def _limited(study: PreparedStudy) -> list[MetricName]:
+    """Metrics that the study optimises or limits."""
+    goals = [objective.metric for objective in study.spec.objective]
+    return [*goals, *(constraint.metric for constraint in study.spec.constraints)]
+
+
+def _window(study: PreparedStudy) -> list[tuple[str, str]]:
+    words = window_words(_limited(study), len(study.search_trace.requests))
+    return [("tells", words)] if words else []
 
 
 def _held_out(study: PreparedStudy) -> str:

@@ -136,7 +136,7 @@ class StudyProgress:
             return
         if data["role"] == "confirm":
             self.reserved = max(0, self.reserved - 1)
-        else:
+        elif data["role"] != "check":
             self.searched += 1
         self.trial_seconds.append(row.seconds)
         if word in ("failed", "void"):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import uvloop
 
-from autotune.cli.console import result, say
-from autotune.errors import InputError
+from autotune.canonical import Json
+from autotune.cli.console import result, result_json, say
+from autotune.errors import EnvironmentFault, InputError
 from autotune.spec.units import format_duration
 from autotune.workload.recording.options import (
     RecordOptions,
@@ -29,8 +30,9 @@ def run(
     rotate: str,
     session_header: str,
     allow_remote: bool,
+    as_json: bool,
 ) -> int:
-    """Record until Ctrl-C or SIGTERM; print the files written."""
+    """Record until Ctrl-C or SIGTERM; print the files written, or the summary as JSON."""
     host, port = listen_address(listen, allow_remote=allow_remote)
     options = RecordOptions(
         host=host,
@@ -48,8 +50,11 @@ def run(
             message=f"cannot write {output}", seen=error.strerror or str(error)
         ) from error
     say(summary_text(recording))
-    result("\n".join(str(path) for path in recording.paths))
-    return 0
+    if as_json:
+        result_json(summary_json(recording))
+    else:
+        result("\n".join(str(path) for path in recording.paths))
+    return EnvironmentFault.exit_code if recording.summary.lost else 0
 
 
 async def _until_stopped(options: RecordOptions) -> Recording:
@@ -87,3 +92,21 @@ def summary_text(recording: Recording) -> str:
         for reason, count in sorted(seen.skipped.items())
     ]
     return "\n".join(lines)
+
+
+def summary_json(recording: Recording) -> dict[str, Json]:
+    """The same for programs."""
+    seen = recording.summary
+    return {
+        "files": [str(path) for path in recording.paths],
+        "duration_s": round(recording.duration_s, 3),
+        "requests": seen.requests,
+        "recorded": seen.recorded,
+        "skipped_by_reason": dict(seen.skipped),
+        "sessions": seen.sessions,
+        "cut": seen.cut,
+        "estimated": seen.estimated,
+        "lost": seen.lost,
+        "unreachable": recording.down,
+        "other": seen.other,
+    }

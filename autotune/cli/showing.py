@@ -101,6 +101,8 @@ def _show_all(view: StudyView) -> None:
     Console(highlight=False).print(table)
     say()
     say(tell(view).headline + ".")
+    for end in view.dead_ends:
+        say(f"  {end.sentence}")
     for name in view.unfinished:
         say(f"  {name}: running, or its run was killed")
 

@@ -133,6 +133,7 @@ def workload_record(
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Let other machines reach the proxy.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Record live traffic through a pass-through proxy: lengths, times, opaque ids, never text."""
     from autotune.cli import recording
@@ -140,6 +141,6 @@ def workload_record(
     raise typer.Exit(
         recording.run(
             output, listen=listen, upstream=upstream, rotate=rotate,
-            session_header=session_header, allow_remote=allow_remote,
+            session_header=session_header, allow_remote=allow_remote, as_json=as_json,
         )
     )  # fmt: skip

@@ -153,6 +153,11 @@ def _told(signature: Signature, log: Sequence[LogLine], at: int, phase: Phase | 
     facts: dict[str, Json] = {name: _typed(value) for name, value in found.items()}
     if signature.direction is not None:
         facts["memory_direction"] = signature.direction
+    # A named flag that was not found blames nothing
+    blamed = [found.get(name[1:], "") if name[:1] == "$" else name for name in signature.blames]
+    if blames := [name.lstrip("-") for name in blamed if name]:
+        facts["blames"] = blames
+        facts["blames_larger"] = signature.blames_larger
     found_phase = (
         _phase(log, at, phase) if signature.phase == "run" else cast("Phase", signature.phase)
     )

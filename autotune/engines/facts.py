@@ -98,6 +98,17 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOrder:
+    """How flags bear on GPU memory, other flags being equal. `share`: what the engine may take;
+    `need`: what has to fit in it, or beside it; `neutral`: neither. Any other flag may do either.
+    """
+
+    share: tuple[str, ...] = ()
+    need: tuple[str, ...] = ()
+    neutral: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A start-up stage and the log lines that show it (regular expressions)."""
 
@@ -133,6 +144,7 @@ class EngineFacts:
     """Flag -> first version in which a new value of it is compiled anew."""
     memory_log: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
     """What a start-up log says of memory: name of a number -> the lines that hold it."""
+    memory_order: MemoryOrder = MemoryOrder()
 
     def compile_flags(self, version: str | None) -> tuple[str, ...]:
         """Flags whose new values make a start a cold one in this version."""
@@ -164,6 +176,8 @@ class Signature:
     any_level: bool = False
     weak: bool = False
     extract: tuple[re.Pattern[str], ...] = ()
+    blames: tuple[str, ...] = ()
+    blames_larger: bool = False
 
     def applies(self, engine: str, version: str | None) -> bool:
         """Whether it is looked for in the logs of this engine and version."""
@@ -234,6 +248,9 @@ def engine_facts(engine: str) -> EngineFacts:
         help=tuple(tuple(words) for words in data.get("help", {}).get("ask", ())),
         help_proof=tuple(data.get("help", {}).get("proof", ())),
         compile_key=data.get("compile_key", {}),
+        memory_order=MemoryOrder(
+            **{key: tuple(names) for key, names in data.get("memory_order", {}).items()}
+        ),
         memory_log={k: _patterns(texts) for k, texts in data.get("memory_log", {}).items()},
         stages=tuple(
             Stage(stage=entry["stage"], match=_patterns(entry["match"]))
@@ -252,7 +269,7 @@ def signatures() -> tuple[Signature, ...]:
         for key in ("match", "also"):
             values[key] = _patterns(values.get(key, ()))
         values["extract"] = _patterns(tuple(values.get("extract", {}).values()))
-        for key in ("stages", "engines"):
+        for key in ("stages", "engines", "blames"):
             values[key] = tuple(values.get(key, ()))
         values["message"] = (message,) if isinstance(message, str) else tuple(message)
         found.append(Signature(**values))

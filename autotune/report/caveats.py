@@ -235,6 +235,13 @@ def _client(view: StudyView) -> Iterator[Doubt]:
     if loads:
         text += f" and used {percent(max(loads))} of a core"
     yield Doubt(code="client-lag", text=text + ".")
+    measured = [trial.measurement for trial in trials if trial.measurement]
+    if any(measurement.client.get("shared_cores") is True for measurement in measured):
+        yield Doubt(
+            code="client-shared-cores",
+            text="The client ran on the engine's cores: this machine has too few to keep it apart, "
+            "so both sides were slowed a little, and alike.",
+        )
 
 
 def noise_text(view: StudyView) -> str | None:

@@ -161,7 +161,7 @@ def _trial_row(view: StudyView, trial: TrialView, pictures: tuple[Markup, ...]) 
         number=trial.number,
         role=record.role,
         word=state_word(trial),
-        mark=mark_of(view, trial) if record.role != "confirm" else "other",
+        mark="other" if record.is_repeat else mark_of(view, trial),
         order=_order(view, trial),
         goal=goal_words(view, trial),
         goal_sort="" if goal is None else repr(goal),
@@ -189,6 +189,8 @@ def _order(view: StudyView, trial: TrialView) -> tuple[int, float, str, int]:
     record, goal = trial.record, view.goal(trial)
     if record.role == "confirm":
         return 3, float(record.pair or 0), "", trial.number
+    if record.role == "check":
+        return 4, 0.0, "", trial.number
     if goal is not None and record.feasible:
         return 0, -goal if view.maximized else goal, "", trial.number
     if record.state == "measured":
@@ -212,6 +214,8 @@ def _note(trial: TrialView) -> str:
     record = trial.record
     if record.role == "confirm":
         return f"confirmation, pair {(record.pair or 0) + 1}"
+    if record.role == "check" and record.state == "measured":
+        return "launched to see if the machine still works"
     if record.state != "measured":
         phase = f" ({record.phase})" if record.phase else ""
         return f"{reason_text(trial)}{phase}"
@@ -281,7 +285,9 @@ def _common(trials: Sequence[TrialView]) -> str:
 
 
 def _boundary(view: StudyView, failed: Sequence[TrialView]) -> str:
-    """Numeric knobs for which every failed value lies beyond every value that ran."""
+    """Dead ends, and numeric knobs whose failed values all lie beyond all values that ran."""
+    own = {trial.number for trial in failed}
+    dead = [end.sentence for end in view.dead_ends if own & {end.below, end.above}]
     ran = [trial for trial in view.searched if trial.record.state == "measured"]
     found = []
     for name in sorted({name for trial in failed for name in trial.changed}):
@@ -292,7 +298,7 @@ def _boundary(view: StudyView, failed: Sequence[TrialView]) -> str:
             found.append(f"{name}: {max(good):g} ran, {min(bad):g} failed")
         elif max(bad) < min(good):
             found.append(f"{name}: {min(good):g} ran, {max(bad):g} failed")
-    return "; ".join(found) or "none found"
+    return "; ".join([*dead, *found]) or "none found"
 
 
 def _numbers(trials: Sequence[TrialView], name: str) -> list[float]:

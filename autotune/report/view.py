@@ -15,6 +15,7 @@ from autotune.report.verdict import Pair, Verdict, read_verdict
 from autotune.spec.vocabulary import METRICS, MetricName
 from autotune.study.directory import PARTIAL
 from autotune.study.events import Event
+from autotune.study.implications import DeadEnd, dead_ends
 from autotune.study.ranking import (
     baseline_record,
     best_trial,
@@ -161,7 +162,7 @@ class StudyView:
     @property
     def searched(self) -> tuple[TrialView, ...]:
         """Trials of the baseline and the search, without confirmation launches."""
-        return tuple(trial for trial in self.trials if trial.record.role != "confirm")
+        return tuple(trial for trial in self.trials if not trial.record.is_repeat)
 
     @property
     def confirmations(self) -> tuple[TrialView, ...]:
@@ -172,6 +173,12 @@ class StudyView:
     def measured(self) -> tuple[TrialView, ...]:
         """Measured trials of baseline and search that have a value of the first objective."""
         return tuple(trial for trial in self.searched if self.goal(trial) is not None)
+
+    @property
+    def dead_ends(self) -> list[DeadEnd]:
+        """Knobs of which no value can work with some other settings, as far as the trials show."""
+        values = {knob.name: knob.values for knob in self.knobs}
+        return dead_ends([trial.record for trial in self.trials], values)
 
     @property
     def metric(self) -> MetricName | None:

@@ -12,7 +12,10 @@ from autotune.space.candidate import Candidate
 from autotune.study.record import TrialRecord
 
 IN_A_ROW = 3
-"""So many failures in a row that say nothing about the parameters end the study."""
+"""After so many failures in a row that say nothing about the parameters, the machine is doubted."""
+
+_SILENT = frozenset({"not_ready_in_time", "killed_time_limit", "hang"})
+"""Reasons of infeasible trials that a bad machine gives as well as bad settings."""
 
 
 class Breaker:
@@ -32,15 +35,18 @@ class Breaker:
         self._relative_limits = relative_limits
         self._flags = flags
         self._silent = 0
+        self._baseline_works = False
         self._refused: list[str] = []
 
     def baseline(self, record: TrialRecord) -> str | None:
         """Judge trial 0. Returns a note when the study can go on without it."""
         if record.state == "measured":
+            self._baseline_works = True
             return None
         hint = self._show(record)
         if record.state == "infeasible":
-            if record.fault == "candidate" and not self._relative_limits:
+            own = not self._is_fixed(record)
+            if record.fault == "candidate" and own and not self._relative_limits:
                 return f"the baseline does not work: {record.message}; the search goes on without"
             raise InputError(
                 message=f"the baseline does not work: {record.message}",
@@ -62,8 +68,10 @@ class Breaker:
             hint=hint,
         )
 
-    def after(self, record: TrialRecord, outcome: Outcome) -> None:
-        """Judge any later trial."""
+    def after(self, record: TrialRecord, outcome: Outcome) -> str | None:
+        """Judge any later trial. Returns what is doubted when the baseline should be launched
+        again, to tell a bad machine from bad candidates; give that launch to `checked`.
+        """
         if not (isinstance(outcome, Infeasible) and outcome.diagnosis.fault == "study"):
             self._refused.clear()
         elif not self._may_differ(record, outcome):
@@ -81,15 +89,36 @@ class Breaker:
                 so="the study is stopped; finished trials are kept",
                 hint=f"`autotune resume {self._directory}` goes on",
             )
-        silent = record.state == "unmeasurable" or record.reason == "not_ready_in_time"
+        silent = record.state == "unmeasurable" or record.reason in _SILENT
         self._silent = self._silent + 1 if silent else 0
-        if self._silent >= IN_A_ROW:
-            raise EnvironmentFault(
-                message=f"{IN_A_ROW} trials in a row failed without a cause in their settings",
-                seen=f"the last one: {record.message}",
-                so="the study is stopped; finished trials are kept",
-                hint=self._show(record),
+        if self._silent < IN_A_ROW:
+            return None
+        if not self._baseline_works:
+            raise self._machine(record, f"the last one: {record.message}")
+        return f"{IN_A_ROW} trials in a row failed without a cause in their settings"
+
+    def checked(self, record: TrialRecord) -> str:
+        """Judge the baseline's launch that was to tell; returns a note if the study can go on."""
+        if record.state != "measured":
+            raise self._machine(
+                record, f"the baseline, which worked before, fails now: {record.message}"
             )
+        self._silent = 0
+        return "the baseline still works: the fault is with those candidates; the study goes on"
+
+    def _machine(self, record: TrialRecord, seen: str) -> EnvironmentFault:
+        return EnvironmentFault(
+            message=f"{IN_A_ROW} trials in a row failed without a cause in their settings",
+            seen=seen,
+            so="the study is stopped; finished trials are kept",
+            hint=self._show(record),
+        )
+
+    def _is_fixed(self, record: TrialRecord) -> bool:
+        """Whether the engine refused a value that no trial can change."""
+        blames = record.facts.get("blames")
+        own = {_bare(self._flags.get(name, name)) for name in record.params}
+        return isinstance(blames, list) and not own & {_bare(str(name)) for name in blames}
 
     def _may_differ(self, record: TrialRecord, outcome: Infeasible) -> bool:
         """Whether others may go on: the refused flag is this candidate's own, and not refused by

@@ -86,7 +86,7 @@ class Conclusion:
                 infeasible_reason=record.reason if record.state == "infeasible" else None,
             )
             for record in self._records
-            if record.role != "confirm"
+            if not record.is_repeat
         ]
 
     def _pairs(self, finalist: TrialRecord) -> list[ConfirmPair]:

@@ -59,7 +59,13 @@ class Traffic:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """What a user should know."""
         return (*self.source_notes, *self.selection.notes)
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The same, and how well the windows represent the recording."""
+        return (*self.notes, *self.selection.portrait)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

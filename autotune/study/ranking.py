@@ -65,7 +65,7 @@ def best_trial(
     competing = [
         record
         for record in records
-        if record.role != "confirm"
+        if not record.is_repeat
         and record.feasible
         and objective_value(record, objectives) is not None
     ]
@@ -77,7 +77,7 @@ def nearest_to_limits(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     missed = [
         record
         for record in records
-        if record.role != "confirm"
+        if not record.is_repeat
         and record.state == "measured"
         and not record.feasible
         and record.constraints

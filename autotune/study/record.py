@@ -10,7 +10,7 @@ from autotune.canonical import Json
 from autotune.space.candidate import Candidate
 
 State = Literal["measured", "infeasible", "unmeasurable", "interrupted"]
-Role = Literal["baseline", "search", "confirm"]
+Role = Literal["baseline", "search", "confirm", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class TrialRecord:
     """A finished trial; the only form in which trials are kept, shown and reported.
 
     `role`: trial 0 is the baseline; `confirm` trials repeat the baseline or a finalist after the
-    search and carry `pair` (0, 1, ...), so that equal pairs are compared with each other.
+    search and carry `pair` (0, 1, ...), so that equal pairs are compared with each other; a `check`
+    launches the baseline once more to tell a bad machine from bad candidates.
     `values`: objective text -> value (measured only). `constraints`: constraint text -> normalised
     violation (<= 0 holds). `limits`: constraint text -> absolute limit. `seconds`: phase -> seconds
     (`launching`, `warming`, `replaying`, `scoring`, `stopping`, `total`). `fault`, `reason`,
@@ -41,6 +42,8 @@ class TrialRecord:
     remedy: str | None = None
     message: str | None = None
     evidence: tuple[str, ...] = ()
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    """What a failure's log told in numbers and names (`Diagnosis.facts`)."""
     validity: str | None = None
     started_at: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -50,12 +53,17 @@ class TrialRecord:
     of one GPU; only what is known."""
 
     @property
+    def is_repeat(self) -> bool:
+        """Whether it tried nothing new: it is no part of the search and wins nothing."""
+        return self.role in ("confirm", "check")
+
+    @property
     def candidate(self) -> Candidate:
         return Candidate(self.params)
 
     def to_json(self) -> dict[str, Json]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("params", "values", "constraints", "limits", "seconds", "memory"):
+        for name in ("params", "values", "constraints", "limits", "seconds", "memory", "facts"):
             data[name] = dict(data[name])
         data["evidence"] = list(self.evidence)
         return {**data, "candidate": self.candidate.fingerprint}

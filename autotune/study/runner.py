@@ -22,19 +22,26 @@ from autotune.space.candidate import Candidate
 from autotune.study.breaker import Breaker
 from autotune.study.conclusion import Conclusion, mean_metrics
 from autotune.study.directory import StudyDirectory, read_json, write_json
+from autotune.study.implications import Implications
 from autotune.study.memory_fit import MemoryFit
 from autotune.study.prepare import PreparedStudy
 from autotune.study.ranking import baseline_record, best_trial
 from autotune.study.record import Role, TrialRecord
 from autotune.study.refusals import Refusals
-from autotune.study.stream import EventStream
+from autotune.study.stream import EventStream, begin_words
+from autotune.study.target import all_settings
 from autotune.study.trial import TrialExecutor, TrialTask
+
+_VOID = frozenset({"measurement_invalid", "client_failed"})
+"""Reasons of our own client's: they say nothing, and another launch may go well."""
 
 GRACE_S = 10.0
 """A trial that was begun inside the budget may run over its end by one ordinary launch and this."""
 
 LATE_ASKS = 10
 """So many proposals that could not finish in time are passed over for one that can."""
+REFUSED_IN_A_ROW = 500
+"""After so many proposals in a row that were refused without a launch, no other is expected."""
 REFUSALS_TOLD = 3
 """So many candidates refused before launch are named; all are counted and kept in a file."""
 
@@ -93,9 +100,14 @@ class StudyRunner:
         self._began = clock.monotonic()
         self._compiled = engine_facts(study.engine.kind).compile_flags(study.engine_version)
         self._fit = fit
+        self._implied = Implications(
+            engine_facts(study.engine.kind),
+            lambda candidate: all_settings(candidate, study.engine.kind, study.target),
+        )
         for record in self._records:
             self._learn(record)
-        self._refusals = Refusals(directory.path, [] if fit is None else [fit.refusal])
+        judges = [self._implied.refusal, *([] if fit is None else [fit.refusal])]
+        self._refusals = Refusals(directory.path, judges)
 
     def run(self) -> StudyEnd:
         """Run to the end of the budget. Raises nothing that a study can meet: the end says what
@@ -147,13 +159,14 @@ class StudyRunner:
                 return because
             record, outcome = self._launch("search", proposal.candidate)
             self._proposer.tell(proposal, outcome)
-            self._breaker.after(record, outcome)
+            self._judge(record, outcome)
         return decision.reason
 
     def _next(self) -> tuple[Proposal | None, str]:
         """A proposal that is worth a launch and can finish; else None and why there is none."""
         late: list[Proposal] = []
         because = "every setting of the space was tried"
+        turned_down = 0
         try:
             while len(late) < LATE_ASKS and (proposal := self._proposer.ask()) is not None:
                 self._stop.check()
@@ -161,6 +174,9 @@ class StudyRunner:
                 if refused is not None:
                     self._proposer.tell(proposal, Infeasible(diagnosis=refused))
                     self._tell_refused(proposal.candidate, refused)
+                    turned_down += 1
+                    if turned_down == REFUSED_IN_A_ROW:
+                        return None, f"{turned_down} settings in a row were refused before launch"
                     continue
                 decision = self._may_start(proposal.candidate)
                 if decision.allowed:
@@ -196,19 +212,28 @@ class StudyRunner:
             if not decision.allowed:
                 return f"the confirmation was cut short: {decision.reason}"
             record, outcome = self._launch("confirm", candidate, pair=launch.pair)
-            self._breaker.after(record, outcome)
+            self._judge(record, outcome)
         return None
 
     # ---- one trial
 
+    def _judge(self, record: TrialRecord, outcome: Outcome) -> None:
+        """Raise where going on is pointless; the baseline tells a bad machine from bad luck."""
+        doubt = self._breaker.after(record, outcome)
+        if doubt is not None:
+            self._note(f"{doubt}; the baseline is launched again to see if the machine still works")
+            check, _ = self._launch("check", self._study.baseline)
+            self._note(self._breaker.checked(check))
+
     def _launch(
         self, role: Role, candidate: Candidate, pair: int | None = None
     ) -> tuple[TrialRecord, Outcome]:
-        """Run one trial; once more if the machine was at fault, and where one void measurement
-        would leave nothing to compare with.
+        """Run one trial; once more if the machine was at fault, or the measurement is void and the
+        budget allows another.
         """
         record, outcome = self._attempt(role, candidate, pair)
-        if record.fault == "environment" or (record.fault == "tool" and role != "search"):
+        void = record.reason in _VOID and (role != "search" or self._may_start(candidate).allowed)
+        if record.fault == "environment" or void:
             self._note(f"trial {record.number}: {record.message}; once more, the same settings")
             record, outcome = self._attempt(role, candidate, pair)
         self._tell_best()
@@ -236,7 +261,8 @@ class StudyRunner:
             self._records = self._directory.records()
 
     def _learn(self, record: TrialRecord) -> None:
-        """Correct the memory estimate by what the trial's log said."""
+        """Keep what a trial implies; correct the memory estimate by what its log said."""
+        self._implied.learn(record)
         if self._fit is not None and record.memory.get("log"):
             self._fit.learn(record.candidate, record.memory["log"])
 
@@ -294,7 +320,7 @@ class StudyRunner:
         return may_start(
             self._budget,
             elapsed_s=self._elapsed(),
-            finished=sum(r.role != "confirm" for r in self._finished()),
+            finished=sum(not r.is_repeat for r in self._finished()),
             durations=self._durations() if warm is None else [warm.total_s],
             repeats=self._study.spec.search.repeats,
             finalists=self._study.spec.search.finalists,
@@ -326,24 +352,11 @@ class StudyRunner:
     # ---- voice
 
     def _announce(self) -> None:
-        spec = self._study.spec
-        names = [o.metric.name for o in spec.objective] + [c.metric.name for c in spec.constraints]
         self._events.emit(
             "study_started",
-            name=spec.name,
+            **begin_words(self._study, self._records),
             directory=str(self._directory.path),
-            budget_s=spec.budget.time,
-            budget_trials=spec.budget.trials,
             used_s=round(self._budget.used_s, 3),
-            searched=sum(r.role != "confirm" for r in self._finished()),
-            confirmations=max(
-                0, 2 * spec.search.repeats - sum(r.role == "confirm" for r in self._finished())
-            ),
-            metrics=list(dict.fromkeys(names)),
-            objective=[o.text for o in spec.objective],
-            constraints=[c.text for c in spec.constraints],
-            simulated=self._study.engine.simulated,
-            resumed=bool(self._records),
             durations=self._durations(),
             reference=self._reference("search", self._study.baseline) or {},
         )

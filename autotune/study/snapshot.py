@@ -76,7 +76,7 @@ def write_snapshot(study: PreparedStudy, directory: StudyDirectory, *, started_a
             "traffic": {
                 "path": study.traffic.path,
                 "description": dict(study.traffic.description),
-                "notes": list(study.traffic.notes),
+                "notes": list(study.traffic.all_notes),
             },
         },
     )
@@ -273,6 +273,6 @@ def fingerprint(study: PreparedStudy, started_at: str) -> dict[str, Json]:
             "window_s": None if selection.window_s is None else list(selection.window_s),
             "held_out": selection.held_out is not None,
             "held_out_digest": None if selection.held_out is None else digest(selection.held_out),
-            "notes": list(study.traffic.notes),
+            "notes": list(study.traffic.all_notes),
         },
     }

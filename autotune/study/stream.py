@@ -10,6 +10,8 @@ from autotune.clock import Clock
 from autotune.replay.records import ReplayProgress
 from autotune.study.directory import StudyDirectory
 from autotune.study.events import Event, Kind, Observer
+from autotune.study.prepare import PreparedStudy
+from autotune.study.record import TrialRecord
 
 
 class EventStream:
@@ -41,3 +43,23 @@ class EventStream:
     def progress(self, trial: int, progress: ReplayProgress) -> None:
         """A glance at the running replay."""
         self.emit("progress", trial=trial, **asdict(progress))
+
+
+def begin_words(study: PreparedStudy, records: Sequence[TrialRecord]) -> dict[str, Json]:
+    """What `study_started` says of the study and of the trials that it has already."""
+    spec = study.spec
+    finished = [record for record in records if record.state != "interrupted"]
+    confirmed = sum(record.role == "confirm" for record in finished)
+    names = [o.metric.name for o in spec.objective] + [c.metric.name for c in spec.constraints]
+    return {
+        "name": spec.name,
+        "budget_s": spec.budget.time,
+        "budget_trials": spec.budget.trials,
+        "searched": sum(not record.is_repeat for record in finished),
+        "confirmations": max(0, 2 * spec.search.repeats - confirmed),
+        "metrics": list(dict.fromkeys(names)),
+        "objective": [o.text for o in spec.objective],
+        "constraints": [c.text for c in spec.constraints],
+        "simulated": study.engine.simulated,
+        "resumed": bool(records),
+    }

@@ -9,7 +9,9 @@ from pathlib import Path
 from autotune.canonical import Json, canonical_json
 from autotune.engines.catalog import is_known_flag
 from autotune.engines.engine import Engine, LaunchTarget, ParsedCommand
+from autotune.engines.facts import engine_facts
 from autotune.engines.plan import Mount
+from autotune.engines.vllm import merged_params
 from autotune.errors import InputError, Place, Problem
 from autotune.space.candidate import Candidate
 from autotune.space.search_space import SearchSpace
@@ -50,6 +52,14 @@ def launch_target(spec: StudySpec, space: SearchSpace) -> LaunchTarget:
         knob_env={knob.name: knob.env for knob in space.knobs if knob.env},
         knob_flags={knob.name: knob.flag for knob in space.knobs if knob.flag},
     )
+
+
+def all_settings(candidate: Candidate, engine: str, target: LaunchTarget) -> dict[str, Json]:
+    """Everything that a launch sets: flags under their own names, fixed ones included, and the
+    environment as `env NAME`.
+    """
+    params, env = merged_params(engine_facts(engine), candidate, target)
+    return {**params, **{f"env {name}": value for name, value in env.items()}}
 
 
 def with_program(spec: StudySpec, engine: Engine, target: LaunchTarget) -> LaunchTarget:

@@ -41,6 +41,7 @@ from autotune.study.phases import PhaseClock, phase_history
 from autotune.study.prepare import PreparedStudy
 from autotune.study.record import Role, State, TrialRecord
 from autotune.study.stream import EventStream
+from autotune.study.version_watch import VersionWatch
 
 _FAULTS = {"environment": "environment", "foreign_server": "environment", "budget_ended": None}
 """Reason of an unmeasurable trial -> whose fault it is; any other is our client's."""
@@ -104,6 +105,7 @@ class TrialExecutor:
         self._fit = fit
         self._measurer = Measurer(study.measure, clock=clock, stop=stop)
         self._history = phase_history(directory)
+        self._versions = VersionWatch(study.engine.kind, study.engine_version)
         gpus = study.target.gpus
         self._memory_before = {} if gpus == () else memory_used(gpus)
 
@@ -204,7 +206,7 @@ class TrialExecutor:
         timeout_s = self._study.spec.engine.startup_timeout
         if left_s is not None:
             timeout_s = min(timeout_s, left_s)
-        return wait_ready(
+        seconds = wait_ready(
             server,
             timeout_s=timeout_s,
             clock=self._clock,
@@ -214,6 +216,9 @@ class TrialExecutor:
                 "phase", trial=task.number, phase="launching", detail=phase
             ),
         )
+        if (note := self._versions.look(server.url)) is not None:
+            self._events.emit("note", message=note)
+        return seconds
 
     def _measure(
         self,
@@ -339,7 +344,7 @@ def record_of(
             state = "infeasible" if d.fault in ("candidate", "study") else "unmeasurable"
             details = {
                 "fault": d.fault, "reason": d.reason, "phase": d.phase, "remedy": d.remedy,
-                "message": d.message, "evidence": tuple(d.evidence),
+                "message": d.message, "evidence": tuple(d.evidence), "facts": dict(d.facts),
             }  # fmt: skip
         case Unmeasurable(reason=reason, message=message, measurement=measurement):
             state = "unmeasurable"

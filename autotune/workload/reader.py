@@ -29,6 +29,9 @@ from autotune.workload.trace import Request, Skipped, Trace
 
 HEAD_LINES = 50
 MAX_LISTED = 20
+MAX_TOKENS = 1_000_000_000
+MAX_TIME_S = 1e11
+"""Larger values are no lengths and times: a field was misread, or a file broken."""
 SLOW_GAP_S = 60.0
 FAST_RATE = 1000.0
 """Mean gaps and mean rates above these are told to the user: the time unit may be wrong."""
@@ -110,7 +113,18 @@ def items_of(
     with opened(path) as lines:
         head = list(itertools.islice(lines, HEAD_LINES))
         chosen = named(name) if name is not None else _recognised(path, head)
-        yield chosen, chosen.read(itertools.chain(head, lines), options)
+        items = chosen.read(itertools.chain(head, lines), options)
+        yield chosen, map(_plausible, items)
+
+
+def _plausible(item: Item) -> Item:
+    """The item, or why its numbers cannot be (`too_long`, `bad_time`)."""
+    if isinstance(item, Request):
+        if item.input_tokens > MAX_TOKENS or item.output_tokens > MAX_TOKENS:
+            return Skipped(line=item.line, reason="too_long")
+        if not -MAX_TIME_S < item.at_s < MAX_TIME_S:
+            return Skipped(line=item.line, reason="bad_time")
+    return item
 
 
 def ordered(requests: Iterable[Request]) -> tuple[Request, ...]:
@@ -176,8 +190,8 @@ def check_found(
         raise InputError(
             message=f"workload has no arrival times: {path}",
             seen=f"read as {chosen.name}: {requests:,} requests, none of which says when it came",
-            hint="choose them: in the study file `workload: {arrivals: {process: poisson, rate: 2}}`"
-            ", or `autotune workload convert FILE -o OUT --arrivals poisson --rate 2`",
+            hint="choose them: `workload: {arrivals: {process: poisson, rate: 2}}` in the study "
+            "file, or `autotune workload convert FILE -o OUT --arrivals poisson --rate 2`",
         )
 
 

@@ -21,6 +21,8 @@ LEAST_WINDOW_S, MOST_WINDOW_S = 120.0, 600.0
 """A window that nobody stated is as long as this many requests take, within these bounds (as
 replayed), and at most half of the recording, so that another half can be held out."""
 
+TOO_SHORT = "the recording is too short for a second window; nothing is held out"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -30,7 +32,8 @@ class Selection:
     recording is too short for two. `over_limit`: requests left out for all candidates. `priming`
     (`held_out_priming`): requests of one output token whose prompts are the longest leading blocks
     that occurred before the window and are used in it, oldest last use first. `window_s` is the
-    window's (start, end) in recorded time, None for the whole recording.
+    window's (start, end) in recorded time, None for the whole recording. `notes` are what a user
+    should know, `portrait` how well the windows represent the recording.
     """
 
     search: Trace
@@ -40,6 +43,7 @@ class Selection:
     notes: tuple[str, ...]
     held_out_priming: tuple[Request, ...] = ()
     window_s: tuple[float, float] | None = None
+    portrait: tuple[str, ...] = ()
 
 
 def select(
@@ -55,7 +59,7 @@ def select(
     cache_tokens: int | None = None,
     hold_out: bool = True,
 ) -> Selection:
-    """Choose what to replay; `Selection.notes` says what was done and how well it represents the
+    """Choose what to replay; `Selection` says what was done and how well it represents the
     recording.
 
     In this order: requests with more prompt and output tokens together than `max_total_tokens` are
@@ -94,16 +98,17 @@ def select(
         )
     windows, said = _windows(whole, window_s, (max_priming_tokens, cache_tokens), hold_out=hold_out)
     traces = [scaled(_cut(whole, window), time_scale) for window, _ in windows]
-    primings = [priming.requests for _, priming in windows]
-    first = windows[0][0]
+    first, priming = windows[0]
+    notes += [TOO_SHORT] if hold_out and len(windows) == 1 else []
     return Selection(
         search=traces[0],
         held_out=traces[1] if len(traces) > 1 else None,
         over_limit=over_limit,
-        priming=primings[0],
-        notes=(*notes, *said),
-        held_out_priming=primings[1] if len(primings) > 1 else (),
+        priming=priming.requests,
+        notes=tuple(notes),
+        held_out_priming=windows[1][1].requests if len(windows) > 1 else (),
         window_s=(first.start_s, first.end_s),
+        portrait=tuple(said),
     )
 
 
@@ -120,8 +125,6 @@ def _windows(
         chosen["window"], second = best_pair(windows, length_s)
         if second is not None:
             chosen["held-out window"] = second
-        else:
-            notes.append("the recording is too short for a second window; nothing is held out")
     max_tokens, cache_tokens = bounds
     if any(request.messages for request in whole.requests):
         max_tokens = 0  # text is sent as it is; blocks would put other tokens in the cache
@@ -198,6 +201,14 @@ def _thinning(whole: Trace, thinner: Trace, share: float, seed: int) -> str:
 def _said(trace: Trace, window: Window, primed: Priming, name: str) -> list[str]:
     """How well a window represents the whole, and what its priming brings back."""
     said = [window.described(name)]
+    outside = (*trace.requests[: window.low], *trace.requests[window.high :])
+    inner = {r.session for r in trace.requests[window.low : window.high]}
+    cut = len((inner & {r.session for r in outside}) - {None})
+    if cut:
+        said.append(
+            f"{cut} sessions go on beyond the {name}: they are cut at its edges, and their first "
+            "turn inside starts afresh"
+        )
     priming = primed.described(name)
     if priming is not None:
         inside = trace.requests[window.low : window.high]

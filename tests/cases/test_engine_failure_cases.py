@@ -381,7 +381,7 @@ def test_an_engine_that_exits_zero_under_load_has_died() -> None:
             "environment",
         ),
         ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1", "nccl_error", "environment"),
-        ("ValueError: Cannot find the config file for awq", "config_refused", "candidate"),
+        ("ValueError: Cannot find the config file for awq", "quantization_refused", "candidate"),
         ("AssertionError: page size must divide the chunk", "config_refused", "candidate"),
     ],
 )

@@ -11,8 +11,12 @@ from autotune.errors import InputError
 from autotune.workload.prompts import PromptBuilder
 from autotune.workload.reader import read_trace
 from autotune.workload.statistics import describe
+from autotune.workload.synthesis import Process
+from autotune.workload.timing import Arrivals
 from autotune.workload.trace import Trace
 from autotune.workload.windows import select
+
+TWO_A_SECOND = Arrivals(process=Process(kind="poisson", rate=2.0))
 
 
 def mooncake(folder: Path, rows: list[dict[str, object]]) -> Path:
@@ -27,6 +31,31 @@ def lengths(stamp: float, tokens: int = 100, out: int = 10, **more: object) -> d
 
 def offsets(trace: Trace) -> list[float]:
     return [request.at_s for request in trace.requests]
+
+
+def sharegpt(folder: Path) -> Path:
+    chats = [
+        [("human", "Which river is longest?"), ("gpt", "The Nile.")],
+        [],
+        [("human", "Only a question?")],
+        [("system", "Be short."), ("human", "Why is it dark?"), ("gpt", "Night.")],
+        [("human", ""), ("gpt", "You said nothing.")],
+        [("gpt", "Back again!"), ("human", "Hello, go on."), ("gpt", "Gladly.")],
+    ]
+    path = folder / "chats.json"
+    rows = [{"conversations": [{"from": w, "value": v} for w, v in chat]} for chat in chats]
+    path.write_text(json.dumps(rows, indent=1))
+    return path
+
+
+def test_d01_only_answered_questions_are_asked(tmp_path: Path) -> None:
+    trace = read_trace(sharegpt(tmp_path), arrivals=TWO_A_SECOND, keep_text=True)
+    assert [s.reason for s in trace.skipped] == ["no_turns", "no_answer", "empty_prompt"]
+    assert [s.line for s in trace.skipped] == sorted(s.line for s in trace.skipped)
+    asked = [r.messages[-1] for r in trace.requests]
+    assert asked == [("user", "Which river is longest?"), ("user", "Why is it dark?"),
+                     ("user", "Hello, go on.")]  # fmt: skip
+    assert not any(role == "assistant" for r in trace.requests for role, _ in r.messages)
 
 
 def test_d02_a_byte_order_mark_and_crlf_lose_no_record(tmp_path: Path) -> None:
@@ -64,6 +93,29 @@ def test_d03_strict_reading_refuses_and_names_the_lines(tmp_path: Path) -> None:
         read_trace(bad_lines(tmp_path), strict=True)
     assert caught.value.seen == "lines 2, 3, 4, 7"
     assert caught.value.problems[0].message == "line 2: not_utf8"
+
+
+def test_d04_requests_that_failed_when_recorded_are_told_and_never_sent(tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    path.write_text(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "7,ChatGPT,200,18,218,Conversation log\n9,ChatGPT,900,0,900,API log\n"
+        "12,GPT-4,330,1,331,Conversation log\n13,GPT-4,95,0,95,API log\n"
+    )
+    trace = read_trace(path)
+    assert [(s.line, s.reason) for s in trace.skipped] == [
+        (3, "failed_in_recording"), (5, "failed_in_recording"),
+    ]  # fmt: skip
+    assert [(r.at_s, r.output_tokens) for r in trace.requests] == [(0.0, 18), (5.0, 1)]
+
+
+def test_d05_seven_decimals_crlf_and_no_newline_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_bytes(
+        b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n2030-12-31 23:59:59.7654321,310,41\r\n"
+        b"2031-01-01 00:00:03.0800112,402,98\r\n2031-01-01 00:00:13.7654321+00:00,777,52"
+    )
+    assert offsets(read_trace(path, strict=True)) == [0.0, 3.314579, 14.0]
 
 
 def test_d06_with_the_unit_stated_both_files_take_nine_seconds(tmp_path: Path) -> None:
@@ -126,8 +178,9 @@ def test_rows_without_an_answer_are_reported_not_sent(tmp_path: Path) -> None:
 def test_another_block_size_is_suggested_when_nearly_no_row_fits(tmp_path: Path) -> None:
     rows = [lengths(i * 100, 64, 4, hash_ids=[0, 1, 2, 3]) for i in range(3)] + [lengths(400)]
     path = mooncake(tmp_path, rows)
-    assert "state the block size" in " ".join(read_trace(path).notes)
-    assert read_trace(path, block_size=16).skipped == ()
+    assert "state the block size" in " ".join(read_trace(path, format="mooncake").notes)
+    assert read_trace(path, format="mooncake", block_size=16).skipped == ()
+    assert read_trace(path).source_format == "vllm_timed"
 
 
 def test_huge_and_reused_foreign_ids_become_a_dense_tree(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,3 +134,51 @@ def test_the_worst_reasons_stand_first() -> None:
     assert validity.verdict == "invalid"
     assert "deadline" in validity.reasons[0]
     assert "busy" in validity.reasons[1]
+
+
+def causes(outcome: ReplayResult, **telemetry: float) -> tuple[str, tuple[str, ...]]:
+    validity = judge(outcome, limits={}, limited=[], telemetry=telemetry)
+    assert len(validity.causes) == len(validity.reasons)
+    return validity.verdict, validity.causes
+
+
+def test_every_reason_has_a_code_and_the_invalidating_ones_come_first() -> None:
+    found = causes(result(QUIET, dispatch=0.006, cpu=0.9))
+    assert found == ("invalid", ("client_busy", "client_late"))
+    assert causes(result(QUIET, aborted="deadline"))[1] == ("ended_early",)
+    assert causes(result([]))[1] == ("nothing_measured",)
+    wrong = [record(i, failure="wrong_length" if i < 5 else None) for i in range(100)]
+    assert causes(result(wrong)) == ("invalid", ("wrong_length",))
+
+
+def test_only_the_clients_own_causes_make_it_client_limited() -> None:
+    def limited(outcome: ReplayResult) -> bool:
+        return judge(outcome, limits={}, limited=[]).client_limited
+
+    assert limited(result(QUIET, cpu=0.9))
+    assert limited(result(QUIET, dispatch=0.5))
+    assert not limited(result(QUIET, cpu=0.6))  # suspect is scored, not repeated
+    assert not limited(result(QUIET, aborted="server_died", cpu=0.9))
+    assert not limited(result(QUIET))
+
+
+def test_answers_that_the_watched_server_did_not_make() -> None:
+    assert causes(result(QUIET), generation_tokens=1000.0) == ("valid", ())
+    assert causes(result(QUIET), generation_tokens=0.0) == ("invalid", ("wrong_server",))
+    assert causes(result(QUIET), generation_tokens=1200.0) == ("suspect", ("other_traffic",))
+    assert causes(result(QUIET), generation_tokens=800.0) == ("suspect", ("other_traffic",))
+    failed = [record(i, failure="cut" if i == 3 else None) for i in range(100)]
+    assert causes(result(failed), generation_tokens=1200.0) == ("valid", ())
+
+
+def test_answers_of_two_models_come_from_two_servers() -> None:
+    named = [record(i, answered_as="a" if i % 2 else "b") for i in range(100)]
+    assert causes(result(named)) == ("invalid", ("wrong_server",))
+    assert causes(result([record(i, answered_as="a") for i in range(100)])) == ("valid", ())
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.4, "valid"), (0.6, "suspect"), (0.9, "invalid")])
+def test_a_client_short_of_ports_is_not_believed(share: float, expected: str) -> None:
+    outcome = result(QUIET)
+    health = replace(outcome.health, extra={"port_share": share})
+    assert causes(replace(outcome, health=health))[0] == expected

@@ -120,6 +120,15 @@ def test_a_turn_waits_for_its_predecessors_end_and_the_gap() -> None:
         assert after.begun_s >= after.due_s
 
 
+def test_a_turn_whose_pause_is_unknown_leaves_at_its_time_but_not_before_the_answer() -> None:
+    turns = (job(0), job(1, 0.15, after=0), job(2, 0.01, after=1))
+    records, _, _ = run(shard(*turns), Wire(0.03))
+
+    assert records[1].due_s == pytest.approx(0.15)
+    assert records[1].end_s is not None
+    assert records[2].due_s == pytest.approx(records[1].end_s)
+
+
 def test_a_stalled_request_ends_after_the_idle_limit() -> None:
     first = ANSWER.split(b"\n\n")[0].replace(b'"length"', b"null") + b"\n\n"
     records, _, _ = run(shard(job(0), idle_timeout_s=0.1), Wire(answer=first, hang=True))

@@ -257,3 +257,57 @@ def test_a_lone_surrogate_is_no_garbage() -> None:
     half = b'data: {"choices":[{"text":"\\ud83d","finish_reason":"length"}]}\n\n'
 
     assert read([(9, half), (9, usage(1)), (9, DONE)], tokens=1).failure is None
+
+
+@pytest.mark.parametrize("make", [words, lambda text, **k: chat({"content": text}, **k)])
+def test_an_answer_of_nothing_but_token_zero_is_garbage(make: Any) -> None:
+    reads = [(k, make("!", tokens=k + 1)) for k in range(64)]
+    assert read([*reads, (64, DONE)], tokens=64).failure == "garbage"
+
+
+def test_garbage_is_seen_only_where_it_is_sure() -> None:
+    short = [(k, words("!", tokens=k + 1)) for k in range(63)]
+    assert read([*short, (63, DONE)], tokens=63).failure is None
+    mixed = [(k, words("!" if k else "Wow", tokens=k + 1)) for k in range(90)]
+    assert read([*mixed, (90, DONE)], tokens=90).failure is None
+    # A greedy answer to random tokens may well repeat one word: that is no fault of the engine.
+    loop = [(k, words(" the", tokens=k + 1)) for k in range(90)]
+    assert read([*loop, (90, DONE)], tokens=90).failure is None
+
+
+def test_token_ids_in_the_events_overrule_the_look_of_the_text() -> None:
+    def marked(token: int, count: int) -> bytes:
+        choice = {"index": 0, "text": "!", "token_ids": [token], "finish_reason": None}
+        return event({"choices": [choice], "usage": {"completion_tokens": count}})
+
+    for token, failure in ((0, "garbage"), (33, None)):
+        reads = [(k, marked(token, k + 1)) for k in range(64)]
+        assert read([*reads, (64, DONE)], tokens=64).failure == failure
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 2048 tokens. However, you requested 3000 tokens",
+        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+        "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+        "max_tokens is larger than max_model_len",
+    ],
+)
+def test_a_request_over_the_servers_limit_has_its_own_reason(message: str) -> None:
+    body = json.dumps({"error": {"message": message, "code": 400}}).encode()
+    record = read([(0, body)], status=400, content_type="application/json")
+    assert record.failure == "over_limit"
+    assert message[:30] in (record.detail or "")
+
+
+def test_other_refusals_keep_their_reason() -> None:
+    body = b'{"error":{"message":"no such model"}}'
+    for status, failure in ((404, "http_4xx"), (413, "over_limit"), (500, "http_5xx")):
+        record = read([(0, body)], status=status, content_type="application/json")
+        assert record.failure == failure
+
+
+def test_the_model_that_the_answer_names_is_kept() -> None:
+    answer = event({"model": "m-1", "choices": [{"text": "a", "finish_reason": "length"}]})
+    assert read([(0, answer), (1, usage(1)), (2, DONE)], tokens=1).answered_as == "m-1"

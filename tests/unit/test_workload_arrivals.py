@@ -84,7 +84,8 @@ def test_thinning_keeps_sessions_whole_and_the_share(
 
 def test_what_was_done_is_said() -> None:
     trace = bucketed(3.0, [4] * 200)
-    said = " ".join(select(trace, thin=0.5, spread=True).notes)
+    chosen = select(trace, thin=0.5, spread=True)
+    said = " ".join((*chosen.notes, *chosen.portrait))
     assert "thinned to 0.5 (whole sessions, seed 0): 400 of 800 requests" in said
     assert "recorded in steps of 3 s" in said
     assert "represents it" in said

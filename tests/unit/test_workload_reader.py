@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import InputError
+from autotune.workload.formats.rows import MAX_LINE_BYTES
 from autotune.workload.reader import read_trace
 from autotune.workload.trace import Request, Trace
 from autotune.workload.writer import digest, write_trace
@@ -38,6 +40,9 @@ def test_a_missing_file_is_told_with_the_nearest_name(tmp_path: Path) -> None:
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a workload"),
         (b"a,b,c\n1,2,3\n", "not a workload"),
         ('{"t": 0, "in": 5, "out": 2}'.encode("utf-16"), "not UTF-8"),
+        ('{"t": 0, "in": 5, "out": 2}'.encode("utf-16-le"), "not a workload"),
+        (pickle.dumps({"requests": []}), "Python pickle"),
+        (b"[" + b" " * (MAX_LINE_BYTES + 1), "not a workload"),
         (b'{"t": 0, "in": 5, "out": 0}\n', "no usable request"),
         (gzip.compress(ROWS * 50)[:-20], "compressed workload is broken"),
         (zstandard.ZstdCompressor().compress(ROWS)[:-4], "compressed workload is broken"),

@@ -73,8 +73,8 @@ def test_a_window_like_the_whole_is_chosen_and_another_one_is_held_out() -> None
     assert chosen.search.duration_s <= 40.001
     lines = [{r.line for r in t.requests} for t in (chosen.search, chosen.held_out)]
     assert not lines[0] & lines[1]
-    assert "represents it" in chosen.notes[0]
-    assert "(whole 1.65/s)" in chosen.notes[0]
+    assert "represents it" in chosen.portrait[0]
+    assert "(whole 1.65/s)" in chosen.portrait[0]
 
 
 @pytest.mark.parametrize("window_s", [None, 500.0])

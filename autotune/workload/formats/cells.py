@@ -61,7 +61,7 @@ def csv_rows(lines: Iterable[Line], *, multiline: bool = False) -> Iterator[Row 
         yield from source.problems()
         if len(cells) > len(names):
             yield Skipped(line=source.first, reason="too_many_cells")
-        elif cells:
+        elif any(cell.strip() for cell in cells):
             yield Row(source.first, dict(zip(names, cells, strict=False)))
 
 

@@ -13,7 +13,8 @@ _ISO = re.compile(
 )
 _COMMON = re.compile(r"(\d\d)/(\w{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-]\d{4})$")
 _MONTHS = {name: i for i, name in enumerate(
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)}  # fmt: skip
+    ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 1
+)}  # fmt: skip
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLIS_FROM = 1e11
 """An epoch time above this counts milliseconds: as seconds it would be after the year 5000."""

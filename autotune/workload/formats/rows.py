@@ -28,7 +28,7 @@ class Row(NamedTuple):
     data: Mapping[str, Json]
 
 
-class Unusable(Exception):  # noqa: N818 - a verdict on a row, not a fault of the program
+class Unusable(Exception):
     """A row that cannot be used; the argument is the snake_case reason."""
 
     @property

@@ -56,7 +56,7 @@ class SglangLogFormat:
                 entry = _entry(data)
             except Unusable:
                 continue
-            if entry is not None and entry.get("event") in {RECEIVED, FINISHED}:
+            if entry is not None and entry.get("event") in (RECEIVED, FINISHED):
                 return 1.0
         return 0.0
 
@@ -93,7 +93,7 @@ class _Reading:
             return self._printed(line)
         data = _entry(line.data)
         event = None if data is None else data.get("event")
-        if data is None or event not in {RECEIVED, FINISHED}:
+        if data is None or event not in (RECEIVED, FINISHED):
             self.passed(line.number)
             return None
         at_s = self._instants.value(data.get("timestamp"), "timestamp")

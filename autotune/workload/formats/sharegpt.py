@@ -7,6 +7,7 @@ A list (or jsonl) of objects with `conversations` (SGLang: also `conversation`) 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from autotune.canonical import Json
 from autotune.workload.formats.format import About, Item, Line, ReadOptions
@@ -111,7 +112,7 @@ def _turns(messages: Sequence[Message], line: int, session: str, texts: Texts) -
         data += texts.encoded([(role, text)])
     if not found:
         raise Unusable("no_answer")
-    return found
+    return [replace(found[0], session=None)] if len(found) == 1 else found
 
 
 FORMAT = ShareGptFormat()

@@ -97,10 +97,9 @@ class _Reading:
             entry.line, entry.at_s = line.number, self._time(text)
             allowed = _MAX.search(text)
             entry.allowed = None if allowed is None else int(allowed[1])
-            entry.prompt = self._prompt(text) or entry.prompt
+            self._tell_prompt(entry, found[1], text)
         elif found := _DETAILS.search(text):
-            entry = self._entry(found[1], line.number)
-            entry.prompt = self._prompt(text) or entry.prompt
+            self._tell_prompt(self._entry(found[1], line.number), found[1], text)
         elif (found := _GENERATED.search(text)) and found[2] != "delta":
             self._entry(found[1], line.number).answered = self._answer(text)
         else:
@@ -137,6 +136,14 @@ class _Reading:
                 "no answers (--enable-log-outputs)"
             )
         return About(notes=tuple(notes))
+
+    def _tell_prompt(self, entry: _Entry, key: str, text: str) -> None:
+        """Add the prompt that a line tells of. Raises Unusable, and forgets the request."""
+        try:
+            entry.prompt = self._prompt(text) or entry.prompt
+        except Unusable:
+            del self.entries[key]
+            raise
 
     def _entry(self, key: str, line: int) -> _Entry:
         return self.entries.setdefault(key, _Entry(line=line))

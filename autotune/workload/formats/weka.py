@@ -80,10 +80,15 @@ class _Play:
         self.problems: list[str] = []
 
     def turns(self, data: Mapping[str, Json], key: str, depth: int) -> list[_Turn]:
-        """The requests of a session and below it. Raises Unusable: `bad_requests`."""
+        """The requests of a session and below it.
+
+        Raises Unusable: `bad_requests`, `no_requests`.
+        """
         requests = data.get("requests")
         if not isinstance(requests, list) or depth > MAX_NESTING:
             raise Unusable("bad_requests")
+        if not requests:
+            raise Unusable("no_requests")
         found: list[_Turn] = []
         for index, entry in enumerate(requests):
             try:

@@ -60,7 +60,7 @@ def line_of(process: subprocess.Popen[str], pattern: str, stream: str = "stderr"
 def recorder(start: Start, upstream: str, output: Path) -> tuple[subprocess.Popen[str], str]:
     process = start(
         *AUTOTUNE, "workload", "record",
-        "--listen", "127.0.0.1:0", "--upstream", upstream, "-o", str(output),
+        "--listen", "127.0.0.1:0", "--upstream", upstream, "-o", str(output), "--json",
     )  # fmt: skip
     return process, line_of(process, r"listening on (http://\S+),")[1]
 
@@ -111,7 +111,9 @@ def test_what_was_recorded_replays_as_the_same_work(
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
-    assert out.split() == [str(first)]
+    told = orjson.loads(out)
+    assert told["files"] == [str(first)]
+    assert (told["requests"], told["recorded"], told["skipped_by_reason"]) == (18, 18, {})
     assert "recorded 18 of 18 requests" in err
 
     trace = read_trace(first, strict=True)

@@ -54,7 +54,7 @@ def served(ttft: float, *, tpot: float = 0.02) -> Measurement:
     )
 
 
-def diagnosis(fault: Any, reason: str, *, flag: str | None = None) -> Infeasible:
+def diagnosis(fault: Any, reason: str, *, flag: str | None = None, **facts: Any) -> Infeasible:
     return Infeasible(
         diagnosis=Diagnosis(
             fault=fault,
@@ -63,7 +63,7 @@ def diagnosis(fault: Any, reason: str, *, flag: str | None = None) -> Infeasible
             remedy=None,
             message=f"{reason.replace('_', ' ')}{f': --{flag}' if flag else ''}",
             evidence=("the decisive line",),
-            facts={"flag": f"--{flag}"} if flag else {},
+            facts={**({"flag": f"--{flag}"} if flag else {}), **facts},
         )
     )
 

@@ -179,30 +179,81 @@ def test_void_launch_of_a_pair_is_repeated_once(lab: Any, make: Any) -> None:
     assert end.verdict.confirmed
 
 
-def test_three_failures_without_a_cause_trip_the_breaker(lab: Any, make: Any) -> None:
-    lab.script = lambda task: make.served(0.1) if is_baseline(task) else void()
+@pytest.mark.parametrize("reason", ["not_ready_in_time", "engine_died", "gpu_fault"])
+def test_three_failures_without_a_cause_and_a_baseline_that_fails_now_are_the_machines(
+    lab: Any, make: Any, reason: str
+) -> None:
+    fault = "candidate" if reason == "not_ready_in_time" else "unknown"
+    lab.script = lambda task: (
+        make.served(0.1) if is_baseline(task) else make.diagnosis(fault, reason)
+    )
     end = lab.prepare(budget={"trials": 40}).runs(*[make.candidate(n) for n in (16, 32, 64, 128)])
-    assert len(lab.tasks) == 1 + 3
+    assert [t.role for t in lab.tasks] == ["baseline", "search", "search", "search", "check"]
+    assert lab.tasks[-1].candidate == make.baseline
     assert end.exit_code == 4
     assert end.error is not None
     assert "3 trials in a row" in end.error.message
+    assert "the baseline, which worked before, fails now" in (end.error.seen or "")
+
+
+def test_three_failures_while_the_baseline_still_works_are_the_candidates(
+    lab: Any, make: Any
+) -> None:
+    lab.script = lambda task: (
+        make.diagnosis("candidate", "not_ready_in_time")
+        if task.role == "search" and task.number < 4
+        else make.served(0.05 if task.role == "check" else 0.1)
+    )
+    end = lab.prepare(budget={"trials": 5}).runs(*[make.candidate(n) for n in (16, 32, 64, 128)])
+    assert [t.role for t in lab.tasks][3:] == ["search", "check", "search"]
+    assert end.error is None
+    assert any("the baseline still works" in e.data.get("message", "") for e in lab.heard)
+    # The check takes nobody's place: neither the baseline's nor the winner's
+    assert (end.verdict.best, end.verdict.baseline_value) == (0, 0.1)
+    assert len(lab.directory.records()) == 6
+
+
+def test_a_baseline_that_never_worked_cannot_tell_and_is_not_launched_again(
+    lab: Any, make: Any
+) -> None:
+    lab.script = lambda task: make.diagnosis("candidate", "not_ready_in_time")
+    end = lab.prepare(budget={"trials": 9}).runs(*[make.candidate(n) for n in (16, 32, 64, 128)])
+    assert [t.role for t in lab.tasks] == ["baseline", "search", "search", "search"]
+    assert end.exit_code == 4
+
+
+def test_void_measurement_of_a_candidate_is_repeated_once(lab: Any, make: Any) -> None:
+    broken = iter([True])
+    lab.script = lambda task: (
+        void() if task.role == "search" and next(broken, False) else make.served(0.1)
+    )
+    lab.prepare().runs(make.candidate(16))
+    assert lab.states() == ["baseline measured", "search unmeasurable", "search measured"]
+    assert lab.tasks[1].candidate == lab.tasks[2].candidate
+    assert [type(outcome).__name__ for _, outcome in lab.proposer.told] == ["Measured"]
+
+
+def test_void_measurement_is_not_repeated_beyond_the_budget(lab: Any, make: Any) -> None:
+    lab.script = lambda task: make.served(0.1) if is_baseline(task) else void()
+    lab.prepare(budget={"trials": 2}).runs(make.candidate(16))
+    assert lab.states() == ["baseline measured", "search unmeasurable"]
+
+
+def test_refused_value_of_a_fixed_flag_stops_before_the_second_launch(lab: Any, make: Any) -> None:
+    refused = make.diagnosis("candidate", "bad_value", flag="dtype", blames=["dtype"])
+    lab.script = lambda task: refused
+    end = lab.prepare(budget={"trials": 40}).runs(*[make.candidate(n) for n in (16, 32, 64)])
+    assert len(lab.tasks) == 1
+    assert end.exit_code == 2
 
 
 def test_a_measured_trial_between_failures_resets_the_breaker(lab: Any, make: Any) -> None:
-    ends = iter([make.served(0.1), void(), void(), make.served(0.2), void(), void()])
+    silent = make.diagnosis("unknown", "engine_died")
+    ends = iter([make.served(0.1), silent, silent, make.served(0.2), silent, silent])
     lab.script = lambda task: next(ends)
     end = lab.prepare(budget={"trials": 6}).runs(*[make.candidate(n) for n in range(16, 26)])
     assert end.error is None
     assert len(lab.tasks) == 6
-
-
-def test_never_ready_three_times_in_a_row_trips_the_breaker(lab: Any, make: Any) -> None:
-    lab.script = lambda task: (
-        make.served(0.1) if is_baseline(task) else make.diagnosis("candidate", "not_ready_in_time")
-    )
-    end = lab.prepare(budget={"trials": 9}).runs(*[make.candidate(n) for n in (16, 32, 64, 128)])
-    assert len(lab.tasks) == 4
-    assert end.exit_code == 4
 
 
 def test_budget_in_trials_counts_baseline_and_search(lab: Any, make: Any) -> None:
