@@ -26,6 +26,8 @@ def closing_block(view: StudyView, stopped_because: str) -> RenderableType:
     word = WORDS.get(view.verdict.verdict, "") if view.verdict else ""
     if view.verdict and view.verdict.verdict == "better" and not view.verdict.confirmed:
         word = "PROMISING"
+    if word == WORDS["keep_baseline"] and not any(t.record.role == "search" for t in view.measured):
+        word = ""  # the headline says that nothing else was measured
     head = Text(f"{word}: " if word else "", style="bold")
     head.append(story.headline + ".", style="bold")
     parts: list[RenderableType] = [head]

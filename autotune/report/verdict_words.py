@@ -274,6 +274,12 @@ def more_launches(view: StudyView) -> str | None:
 
 def _keep(view: StudyView) -> Story:
     candidates = [t for t in view.measured if t.record.role == "search"]
+    if not candidates:
+        return Story(
+            headline="No advice: only today's settings were measured",
+            sentences=("No other settings gave a measurement to compare with.",),
+            advice=("`best/launch.sh` starts today's settings.",),
+        )
     sentences = [(f"{sentence_start(plural(len(candidates), 'candidate'))} "
                  f"{'was' if len(candidates) == 1 else 'were'} measured.")]  # fmt: skip
     sentences += _kept((_nearest(view), _faster_but(view, candidates)))

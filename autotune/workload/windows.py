@@ -85,7 +85,7 @@ def select(
     whole, over_limit, notes = _shaped(trace, max_total_tokens, thin, seed, spread=spread)
     if window_s is None and hold_out:
         window_s, why = automatic_window_s(whole, time_scale)
-        notes += [why] if why else []
+        notes += filter(None, [why])
     if window_s is None or window_s >= whole.duration_s:
         if hold_out:
             notes.append("the whole recording is replayed; no part of it is held out")
@@ -97,15 +97,14 @@ def select(
             notes=tuple(notes),
         )
     windows, said = _windows(whole, window_s, (max_priming_tokens, cache_tokens), hold_out=hold_out)
-    traces = [scaled(_cut(whole, window), time_scale) for window, _ in windows]
+    search, *others = [scaled(_cut(whole, window), time_scale) for window, _ in windows]
     first, priming = windows[0]
-    notes += [TOO_SHORT] if hold_out and len(windows) == 1 else []
     return Selection(
-        search=traces[0],
-        held_out=traces[1] if len(traces) > 1 else None,
+        search=search,
+        held_out=others[0] if others else None,
         over_limit=over_limit,
         priming=priming.requests,
-        notes=tuple(notes),
+        notes=(*notes, *([TOO_SHORT] if hold_out and not others else [])),
         held_out_priming=windows[1][1].requests if len(windows) > 1 else (),
         window_s=(first.start_s, first.end_s),
         portrait=tuple(said),

@@ -12,6 +12,7 @@ import pytest
 
 from autotune.report.html import build_report, render
 from autotune.report.show import show_json, trial_json
+from autotune.report.verdict_words import tell
 from autotune.report.view import load_view
 
 VOID = {"meta", "br", "input", "line", "path", "rect", "circle"}
@@ -370,3 +371,10 @@ def test_colours_keep_their_contrast_in_both_themes() -> None:
                 assert contrast(colours[name], colours[surface]) >= 4.5, (name, surface)
         for name in ("baseline", "best", "other", "breaks"):
             assert contrast(colours[name], colours["surface"]) >= 3, name
+
+
+def test_study_that_measured_nothing_but_the_baseline_gives_no_advice(make: Any) -> None:
+    view = load_view(make(requests=60).search(1).verdict("keep_baseline", pairs=0).path)
+    story = tell(view)
+    assert "only today's settings were measured" in story.headline
+    assert "better" not in story.headline
