@@ -10,7 +10,28 @@ from autotune.canonical import Json
 from autotune.measure.metrics import e2e, ttft
 from autotune.replay.records import RequestRecord
 
-Bound = Literal["prefill", "decode", "mixed", "queue", "kv_cache", "sequence_cap", "unknown"]
+Bound = Literal[
+    "prefill", "decode", "mixed", "queue", "kv_cache", "sequence_cap", "client", "unknown"
+]
+KNOBS: Mapping[str, Mapping[Bound, tuple[str, ...]]] = {
+    "vllm": {
+        "prefill": ("max-num-batched-tokens", "enable-prefix-caching", "tensor-parallel-size"),
+        "decode": ("max-num-seqs", "max-num-batched-tokens", "quantization", "speculative-config"),
+        "queue": ("max-num-batched-tokens", "max-num-seqs"),
+        "kv_cache": ("gpu-memory-utilization", "kv-cache-dtype", "max-num-seqs", "max-model-len"),
+        "sequence_cap": ("max-num-seqs",),
+    },
+    "sglang": {
+        "prefill": ("chunked-prefill-size", "schedule-policy", "tp-size"),
+        "decode": ("max-running-requests", "chunked-prefill-size", "quantization"),
+        "queue": ("chunked-prefill-size", "max-running-requests"),
+        "kv_cache": ("mem-fraction-static", "kv-cache-dtype", "max-running-requests"),
+        "sequence_cap": ("max-running-requests",),
+    },
+}
+"""Engine -> what bounds a candidate -> the flags that bear on it, the likeliest first."""
+FLAGS_OF = {"simulated": "vllm"}
+"""Engines that take another one's flags."""
 
 PREFILL_SHARE = 0.7
 DECODE_SHARE = 0.3
@@ -23,13 +44,18 @@ def diagnose_load(
     telemetry: Mapping[str, float | None],
     *,
     max_num_seqs: float | None = None,
+    engine: str | None = None,
+    spoiled: Sequence[str] = (),
 ) -> dict[str, Json]:
-    """What bounds this candidate: `{"bound": ..., "ttft_share": x|null, "evidence": [...]}`.
+    """What bounds this candidate: `{"bound": ..., "ttft_share": x|null, "evidence": [...],
+    "knobs": [...]}`, the flags that bear on it where `engine` has known ones.
 
     `telemetry`: the keys of `telemetry.Telemetry.summary`. `max_num_seqs`: the engine's cap on
-    running sequences where known. A KV cache that is full goes before a sequence cap, both before a
-    queue without a known reason; only then the share of TTFT in e2e decides (above 0.7: prefill,
-    below 0.3: decode). `bound` is `unknown` where no request succeeded.
+    running sequences where known. `spoiled`: why the client itself was the limit, if it was; then
+    that is the answer, whatever the server looked like. A KV cache that is full goes before a
+    sequence cap, both before a queue without a known reason; only then the share of TTFT in e2e
+    decides (above 0.7: prefill, below 0.3: decode). `bound` is `unknown` where no request
+    succeeded.
     """
     share = ttft_share(records)
     evidence: list[str] = []
@@ -45,7 +71,11 @@ def diagnose_load(
         bound = "sequence_cap"
     if _kv_full(telemetry, evidence):
         bound = "kv_cache"
-    return {"bound": bound, "ttft_share": share, "evidence": evidence}
+    if spoiled:
+        bound = "client"
+        evidence[:0] = spoiled
+    knobs = KNOBS.get(FLAGS_OF.get(engine or "", engine or ""), {}).get(bound, ())
+    return {"bound": bound, "ttft_share": share, "evidence": evidence, "knobs": list(knobs)}
 
 
 def ttft_share(records: Sequence[RequestRecord]) -> float | None:

@@ -32,7 +32,7 @@ def measure(
     `telemetry`: `Telemetry.summary()`, or {} where the server was not watched. `startup_s`: seconds
     from launch to the first real answer, None when attached. `limits`: latency family -> seconds
     per request, for goodput. `limited`: metrics with an objective or a constraint on them.
-    `context`: kept as it is; `max_num_seqs` in it helps the diagnosis.
+    `context`: kept as it is; `max_num_seqs` and `engine` in it help the diagnosis.
     """
     measured = [record for record in result.records if record.measured]
     failures = Counter(record.failure for record in measured if record.failure is not None)
@@ -40,9 +40,10 @@ def measure(
     metrics = {**numbers.metrics, **_server_metrics(result, telemetry)}
     metrics[METRICS["startup_seconds"].key] = startup_s
     health = result.health
-    cap = context.get("max_num_seqs")
+    cap, engine = context.get("max_num_seqs"), context.get("engine")
+    validity = judge(result, limits=limits, limited=limited, telemetry=telemetry)
     return Measurement(
-        validity=judge(result, limits=limits, limited=limited, telemetry=telemetry),
+        validity=validity,
         planned=len(measured),
         ok=len(measured) - failures.total(),
         failed=failures.total(),
@@ -58,7 +59,11 @@ def measure(
         },
         unbounded=numbers.unbounded,
         diagnosis=diagnose_load(
-            result.records, telemetry, max_num_seqs=cap if isinstance(cap, int | float) else None
+            result.records,
+            telemetry,
+            max_num_seqs=cap if isinstance(cap, int | float) else None,
+            engine=engine if isinstance(engine, str) else None,
+            spoiled=validity.reasons if validity.client_limited else (),
         ),
         context=dict(context),
     )

@@ -46,6 +46,26 @@ class GpuReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostReading:
+    """The machine since the reading before: shares of all cores' time; bytes still available.
+
+    `steal_share`: time that the hypervisor gave to others, None where it is not told.
+    """
+
+    cpu_share: float
+    steal_share: float | None
+    memory_available_bytes: float
+
+
+class HostSource(Protocol):
+    """Reads this machine."""
+
+    def read(self) -> HostReading | None:
+        """What happened since the last reading; None the first time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One look: seconds since the sampler was started, values by our own names, GPU reading."""
 
@@ -53,6 +73,7 @@ class Sample:
     values: Mapping[str, float]
     queue_buckets: Mapping[float, float] = field(default_factory=dict)
     gpu: GpuReading | None = None
+    host: HostReading | None = None
 
 
 def scrape(
@@ -91,11 +112,13 @@ class Telemetry:
         names: Mapping[str, str],
         *,
         gpu: GpuReader | None = None,
+        host: HostSource | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._url = url
         self._names = dict(names)
         self._gpu = gpu
+        self._host = host
         self._interval_s = interval_s
         self._first: Sample | None = None
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
@@ -134,7 +157,8 @@ class Telemetry:
 
         Metric names of the vocabulary (`kv_usage_max`, `preemptions`, `prefix_hit_rate`,
         `queue_p95`, `gpu_memory_peak`, `power_mean`), and for the diagnosis `running_max`,
-        `waiting_max`, `prompt_tokens`, `generation_tokens`, `energy_joules`. Counters and
+        `waiting_max`, `prompt_tokens`, `generation_tokens`, `energy_joules`, and of this machine
+        `host_cpu_share`, `host_steal_share` (means, of all cores). Counters and
         histograms are differences between the first and the last sample; one that went back (the
         server was started anew) is None. Seconds, bytes, watts, joules, shares.
         """
@@ -154,10 +178,13 @@ class Telemetry:
             "prompt_tokens": deltas["prompt_tokens"],
             "generation_tokens": deltas["generation_tokens"],
             **_gpu_summary(samples),
+            **_host_summary(samples),
         }
 
     def write_parquet(self, path: Path) -> None:
-        """One row per sample: at_s, our names, gpu_memory_bytes, gpu_power_w, gpu_energy_j."""
+        """One row per sample: at_s, our names, gpu_memory_bytes, gpu_power_w, gpu_energy_j,
+        host_cpu_share, host_steal_share, host_memory_available_bytes.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -167,6 +194,8 @@ class Telemetry:
             columns[name] = [sample.values.get(name) for sample in samples]
         for name in ("memory_bytes", "power_w", "energy_j"):
             columns[f"gpu_{name}"] = [getattr(sample.gpu, name, None) for sample in samples]
+        for name in ("cpu_share", "steal_share", "memory_available_bytes"):
+            columns[f"host_{name}"] = [getattr(sample.host, name, None) for sample in samples]
         schema = pa.schema([(name, pa.float64()) for name in columns])
         pq.write_table(pa.table(columns, schema=schema), path, compression="zstd")
 
@@ -189,8 +218,9 @@ class Telemetry:
                 values, buckets = self._read(series)
         reading = self._gpu.read() if self._gpu is not None else None
         sample = Sample(
-            at_s=time.monotonic() - self._origin, values=values, queue_buckets=buckets, gpu=reading
-        )
+            at_s=time.monotonic() - self._origin, values=values, queue_buckets=buckets, gpu=reading,
+            host=self._host.read() if self._host is not None else None,
+        )  # fmt: skip
         if self._first is None and (values or reading is not None):
             self._first = sample
         self._samples.append(sample)
@@ -250,6 +280,19 @@ def _queue_percentile(samples: Sequence[Sample], percent: float) -> float | None
             return low_bound + (bound - low_bound) * (wanted - low_count) / (count - low_count)
         low_bound, low_count = bound, count
     return low_bound
+
+
+def _host_summary(samples: Sequence[Sample]) -> dict[str, float | None]:
+    readings = [sample.host for sample in samples if sample.host is not None]
+    steals = [reading.steal_share for reading in readings if reading.steal_share is not None]
+    return {
+        "host_cpu_share": _mean([reading.cpu_share for reading in readings]),
+        "host_steal_share": _mean(steals),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
 
 
 def _gpu_summary(samples: Sequence[Sample]) -> dict[str, float | None]:

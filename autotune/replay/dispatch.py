@@ -61,12 +61,22 @@ class _Flight:
 
 
 class Dispatcher:
-    """Runs the jobs of one shard over a transport. One use: `run`, then read the properties."""
+    """Runs the jobs of one shard over a transport. One use: `run`, then read the properties.
 
-    def __init__(self, shard: Shard, transport: Transport, body_of: Callable[[Job], bytes]) -> None:
+    `keep` is given each record as soon as it is made, in no order.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        transport: Transport,
+        body_of: Callable[[Job], bytes],
+        keep: Callable[[RequestRecord], None],
+    ) -> None:
         self._shard = shard
         self._transport = transport
         self._body_of = body_of
+        self._keep = keep
         self._start = 0.0
         self._followers: dict[int, list[Job]] = {}
         for job in shard.jobs:
@@ -78,13 +88,15 @@ class Dispatcher:
         self._flights: dict[int, _Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Queue[_Flight] = asyncio.Queue()
-        self._records: dict[int, RequestRecord] = {}
+        self._finished: set[int] = set()
         self._over = asyncio.Event()
         self._aborted: str | None = None
         self._fault: BaseException | None = None
         self._begun = 0
         self._failed = 0
         self._peak = 0
+        self._retries = 0
+        self._lags: list[float] = []
         self._loop_lags: list[float] = []
         self._ttfts: deque[float] = deque(maxlen=_RECENT)
         self._tpots: deque[float] = deque(maxlen=_RECENT)
@@ -104,7 +116,7 @@ class Dispatcher:
         """Counts so far, and running p95 of recent successes, for the terminal."""
         return {
             "sent": self._begun,
-            "finished": len(self._records),
+            "finished": len(self._finished),
             "failed": self._failed,
             "ttft_p95_s": _p95(self._ttfts),
             "tpot_p95_s": _p95(self._tpots),
@@ -112,23 +124,22 @@ class Dispatcher:
 
     def health(self) -> dict[str, Json]:
         """Lags in seconds (nearest rank) and counts of this worker."""
-        lags = [r.begun_s - r.due_s for r in self._records.values() if r.begun_s is not None]
         return {
-            "dispatch_lags_s": sorted(lags),
+            "dispatch_lags_s": sorted(self._lags),
             "loop_lags_s": sorted(self._loop_lags),
             "peak_in_flight": self._peak,
-            "retries": sum(record.retries for record in self._records.values()),
+            "retries": self._retries,
         }
 
     async def prepare(self) -> None:
         """Open the connections that the first requests will need. Before `run`."""
         await self._open_ahead(0.0)
 
-    async def run(self, start: float) -> tuple[RequestRecord, ...]:
-        """Replay from the absolute monotonic instant `start`. One record per job, index order."""
+    async def run(self, start: float) -> None:
+        """Replay from the absolute monotonic instant `start`; one record per job is kept."""
         self._start = start
         if not self._shard.jobs:
-            return ()
+            return
         loop = asyncio.get_running_loop()
         parts = (self._pace, self._digest, self._tick, self._trim, self._connect_ahead)
         helpers = [loop.create_task(part()) for part in parts]
@@ -147,9 +158,8 @@ class Dispatcher:
         if self._fault is not None:
             raise self._fault
         for job in self._shard.jobs:
-            if job.index not in self._records:
-                self._records[job.index] = self._not_sent(job)
-        return tuple(self._records[index] for index in sorted(self._records))
+            if job.index not in self._finished:
+                self._keep(self._not_sent(job))
 
     async def _pace(self) -> None:
         with Pacer() as pacer:
@@ -234,11 +244,15 @@ class Dispatcher:
                 worker=self._shard.worker,
                 check_length=self._shard.fixed_length,
             )
-            self._keep(record)
+            self._finish(record)
             self._ended.task_done()
 
-    def _keep(self, record: RequestRecord) -> None:
-        self._records[record.index] = record
+    def _finish(self, record: RequestRecord) -> None:
+        self._keep(record)
+        self._finished.add(record.index)
+        self._retries += record.retries
+        if record.begun_s is not None:
+            self._lags.append(record.begun_s - record.due_s)
         if record.failure is not None:
             self._failed += 1
         elif record.first_token_s is not None and record.last_token_s is not None:
@@ -246,7 +260,7 @@ class Dispatcher:
             later = (record.output_tokens or 0) - record.first_event_tokens
             if later > 0:
                 self._tpots.append((record.last_token_s - record.first_token_s) / later)
-        if len(self._records) == len(self._shard.jobs):
+        if len(self._finished) == len(self._shard.jobs):
             self._over.set()
 
     async def _tick(self) -> None:

@@ -1,14 +1,15 @@
 """A worker's share of a replay on disk: what it needs to know, and the bodies ready to send.
 
-`shard.json` holds the jobs and limits; `bodies.bin` the serialised bodies one after another, which
-the worker maps into memory. Neither holds an API key.
+`shard.json` holds the limits, `jobs.jsonl` one job a line, `bodies.bin` the serialised bodies one
+after another, which the worker maps into memory. None holds an API key. What comes back is
+`records.jsonl`, written while the replay runs, and `report.json` at its end.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -19,7 +20,9 @@ from autotune.replay.records import PlannedRequest, RequestRecord
 
 SHARD_FILE = "shard.json"
 BODIES_FILE = "bodies.bin"
-RECORDS_FILE = "records.json"
+JOBS_FILE = "jobs.jsonl"
+RECORDS_FILE = "records.jsonl"
+REPORT_FILE = "report.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +101,16 @@ def jobs_of(
 def write_shard(folder: Path, shard: Shard, bodies: bytes) -> None:
     """Write a shard into an existing folder."""
     (folder / BODIES_FILE).write_bytes(bodies)
-    (folder / SHARD_FILE).write_bytes(orjson.dumps(shard))
+    with (folder / JOBS_FILE).open("wb") as file:
+        file.writelines(orjson.dumps(job, option=orjson.OPT_APPEND_NEWLINE) for job in shard.jobs)
+    (folder / SHARD_FILE).write_bytes(orjson.dumps(replace(shard, jobs=())))
 
 
 def read_shard(folder: Path) -> Shard:
     """The shard in a folder."""
     data = orjson.loads((folder / SHARD_FILE).read_bytes())
-    data["jobs"] = tuple(Job(**job) for job in data["jobs"])
+    with (folder / JOBS_FILE).open("rb") as file:
+        data["jobs"] = tuple(Job(**orjson.loads(line)) for line in file)
     data["cores"] = tuple(data["cores"])
     return Shard(**data)
 
@@ -138,21 +144,44 @@ class Bodies:
             self._map.close()
 
 
-def write_report(folder: Path, report: WorkerReport) -> None:
-    """Write a worker's report; it appears whole or not at all."""
-    partial = folder / (RECORDS_FILE + ".part")
-    partial.write_bytes(orjson.dumps(report))
-    partial.replace(folder / RECORDS_FILE)
+class RecordLog:
+    """Records on disk as they come, so that a long replay does not fill the memory. A context
+    manager; nothing is readable before `close_report`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = (folder / RECORDS_FILE).open("wb", buffering=1 << 16)
+
+    def add(self, record: RequestRecord) -> None:
+        """Append one record."""
+        self._file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+    def close_report(self, aborted: str | None, health: Mapping[str, Json]) -> None:
+        """All records are there: leave the report, which appears whole or not at all."""
+        self._file.close()
+        partial = self._folder / (REPORT_FILE + ".part")
+        partial.write_bytes(orjson.dumps({"aborted": aborted, "health": health}))
+        partial.replace(self._folder / REPORT_FILE)
+
+    def __enter__(self) -> RecordLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
 
 
 def read_report(folder: Path) -> WorkerReport | None:
-    """A worker's report, or None if it left none."""
-    path = folder / RECORDS_FILE
+    """A worker's report with its records, or None if it left none."""
+    path = folder / REPORT_FILE
     if not path.exists():
         return None
     data = orjson.loads(path.read_bytes())
-    return WorkerReport(
-        records=tuple(RequestRecord(**record) for record in data["records"]),
-        aborted=data["aborted"],
-        health=data["health"],
-    )
+    with (folder / RECORDS_FILE).open("rb") as file:
+        records = tuple(RequestRecord(**orjson.loads(line)) for line in file)
+    return WorkerReport(records=records, aborted=data["aborted"], health=data["health"])

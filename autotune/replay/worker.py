@@ -23,7 +23,7 @@ import uvloop
 
 from autotune.replay.dispatch import Dispatcher
 from autotune.replay.exchange import Transport
-from autotune.replay.shard import Bodies, Shard, WorkerReport, read_shard, write_report
+from autotune.replay.shard import Bodies, RecordLog, Shard, read_shard
 
 PROGRESS_S = 0.5
 PRIORITY = -10
@@ -41,18 +41,18 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, shard.cores)
     with contextlib.suppress(OSError):  # a user without the right stays at the usual priority
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    with Bodies(folder) as bodies, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        report = runner.run(_replay(shard, bodies))
-    if report is None:
-        return 3
-    write_report(folder, report)
-    return 0
+    with (
+        Bodies(folder) as bodies,
+        RecordLog(folder) as log,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(_replay(shard, bodies, log))
 
 
-async def _replay(shard: Shard, bodies: Bodies) -> WorkerReport | None:
+async def _replay(shard: Shard, bodies: Bodies, log: RecordLog) -> int:
     transport = _transport(shard)
     await transport.open()
-    dispatcher = Dispatcher(shard, transport, bodies.of)
+    dispatcher = Dispatcher(shard, transport, bodies.of, log.add)
     await dispatcher.prepare()
     orders = _Orders(dispatcher)
     with orders.listening():
@@ -60,14 +60,14 @@ async def _replay(shard: Shard, bodies: Bodies) -> WorkerReport | None:
         start = await orders.start()
         if start is None:
             await transport.close()
-            return None
+            return 3
         gc.collect()
         gc.freeze()
         gc.disable()
         teller = asyncio.ensure_future(_tell(dispatcher))
         await asyncio.sleep(max(0.0, start - time.monotonic() - LEAD_S))
         cpu, wall = time.process_time(), time.monotonic()
-        records = await dispatcher.run(start)
+        await dispatcher.run(start)
         cpu, wall = time.process_time() - cpu, time.monotonic() - wall
         teller.cancel()
         await transport.close()
@@ -78,7 +78,8 @@ async def _replay(shard: Shard, bodies: Bodies) -> WorkerReport | None:
         "wall_s": wall,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-    return WorkerReport(records=records, aborted=dispatcher.aborted, health=health)
+    log.close_report(dispatcher.aborted, health)
+    return 0
 
 
 def _transport(shard: Shard) -> Transport:

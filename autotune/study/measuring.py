@@ -13,6 +13,7 @@ from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
 from autotune.launch.launcher import RunningServer
 from autotune.measure.gpu_reader import nvml_reader
+from autotune.measure.host_reader import HostReader
 from autotune.measure.measurement import Measurement, Validity
 from autotune.measure.outcome import Infeasible, Measured, Unmeasurable
 from autotune.measure.scoring import request_limits, score
@@ -71,6 +72,8 @@ class MeasureSession:
     clock: Clock
     stop: StopSignal
     priming: Sequence[Request] = ()
+    engine: str | None = None
+    max_num_seqs: int | None = None
     client: ClientPlan = field(default_factory=ClientPlan)
     repeated_because: tuple[str, ...] = ()
     _sent_before: dict[str, int] = field(default_factory=dict)
@@ -127,7 +130,10 @@ class MeasureSession:
             drain_s = max(1.0, min(options.drain_timeout_s, deadline_s - self.expected_s))
             options = replace(options, drain_timeout_s=drain_s)
         telemetry = Telemetry(
-            self.server_url, self.settings.metric_names, gpu=nvml_reader(self.settings.gpus)
+            self.server_url,
+            self.settings.metric_names,
+            gpu=nvml_reader(self.settings.gpus),
+            host=HostReader(),
         )
         telemetry.start()
         try:
@@ -157,6 +163,12 @@ class MeasureSession:
             "priming_requests": self._sent_before.get("primed", 0),
             "warmup_s": round(self._warmed_s, 3),
         }
+        if self.engine is not None:
+            context["engine"] = self.engine
+        if self.max_num_seqs is not None:
+            context["max_num_seqs"] = self.max_num_seqs
+        for name in ("host_cpu_share", "host_steal_share"):
+            context[name] = self._telemetry.get(name)
         if self.repeated_because:
             context["repeated_because"] = list(self.repeated_because)
         found = measure(
@@ -236,6 +248,7 @@ class MeasureSession:
             block_size=self.trace.block_size,
             special_ids=self.settings.special_ids,
         )
+        texts = self.trace.has_text and all(request.messages for request in requests)
         planned: list[PlannedRequest] = []
         last_of_session: dict[str, int] = {}
         for index, request in enumerate(requests):
@@ -247,14 +260,14 @@ class MeasureSession:
                 PlannedRequest(
                     index=index,
                     due_s=due_s,
-                    prompt=() if request.messages else builder.tokens(request),
+                    prompt=() if texts else builder.tokens(request),
                     output_tokens=request.output_tokens,
                     after=after,
                     gap_s=request.gap_s or 0.0,
                     session=request.session,
                     turn=request.turn,
                     priority=request.priority,
-                    messages=request.messages,
+                    messages=request.messages if texts else (),
                 )
             )
             if request.session:
@@ -271,6 +284,17 @@ def spread(requests: Sequence[Request], count: int) -> list[Request]:
         return [ranked[len(ranked) // 2]]
     last = len(ranked) - 1
     return [ranked[round(last * i / (count - 1))] for i in range(count)]
+
+
+def sequence_cap(argv: Sequence[str]) -> int | None:
+    """The cap on running sequences that a launch line sets; None where it leaves the default."""
+    found: int | None = None
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        text = value or following
+        if name in ("--max-num-seqs", "--max-running-requests") and text.isdigit():
+            found = int(text)
+    return found
 
 
 class Measurer:
@@ -304,6 +328,8 @@ class Measurer:
             salt=salt,
             settings=settings,
             priming=settings.held_out_priming if held_out else settings.priming,
+            engine=server.plan.engine,
+            max_num_seqs=sequence_cap(server.plan.argv),
             client=self._client(trace, server.url, folder, held_out=held_out),
             clock=self._clock,
             stop=self._stop,

@@ -33,6 +33,7 @@ from autotune.measure.outcome import (
     Stopped,
     Unmeasurable,
 )
+from autotune.replay.records import ReplayResult
 from autotune.space.candidate import Candidate
 from autotune.study.directory import StudyDirectory, write_json, write_text
 from autotune.study.measuring import Measurer, MeasureSession
@@ -52,6 +53,11 @@ LOG_LINES_OF_START = 2000
 """Within so many lines an engine has told what its memory went to."""
 MEMORY_WAIT_S = 60.0
 """GPU memory of an ended engine comes back late, and is charged to the next one."""
+
+DEATH_WAIT_S = 3.0
+"""So long a server that broke answers off is watched for its end before it is judged as alive."""
+_LAST_WORDS = frozenset({"refused", "http_5xx", "cut", "in_band_error"})
+"""How requests fail at a server that is dying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +200,7 @@ class TrialExecutor:
             result = Ended(failure=failure, exit_info=failure.exit_info, phase="startup")
         finally:
             if server is not None:
-                with phases.phase("stopping"):
-                    self._end(server, None if isinstance(result, Ended) else result)
+                self._stopped(server, None if isinstance(result, Ended) else result, phases)
         # A log is complete only when its server is gone
         if isinstance(result, Ended):
             return self._explained(result, server, phases.left_s)
@@ -256,10 +261,20 @@ class TrialExecutor:
                 deadline_s=phases.left_s,
                 on_progress=lambda progress: self._events.progress(task.number, progress),
             )
-        if result.aborted == "server_died":
+        if result.aborted == "server_died" or self._dies(server, result):
             return Ended(exit_info=server.poll(), phase="load")
         with phases.phase("scoring"):
             return session.judge(result, baseline=task.baseline)
+
+    def _dies(self, server: RunningServer, result: ReplayResult) -> bool:
+        """Whether the server has ended by itself. One that broke answers off may be about to: an
+        API server outlives its engine by seconds, and the replay may be over sooner.
+        """
+        broken = any(record.failure in _LAST_WORDS for record in result.records)
+        until = self._clock.monotonic() + (DEATH_WAIT_S if broken else 0.0)
+        while (ended := server.poll()) is None and self._clock.monotonic() < until:
+            self._clock.sleep(0.05)
+        return ended is not None
 
     def _explained(
         self, ended: Ended, server: RunningServer | None, left_s: float | None
@@ -289,6 +304,15 @@ class TrialExecutor:
         # A start that dies in argument parsing is phase "arguments": the engine's table knows.
         phase: Phase | None = None if ended.phase == "startup" else ended.phase
         return Infeasible(diagnosis=self._study.engine.diagnose(log, ended.exit_info, phase))
+
+    def _stopped(self, server: RunningServer, outcome: Outcome | None, phases: PhaseClock) -> None:
+        try:
+            with phases.phase("stopping"):
+                self._end(server, outcome)
+        except OSError:
+            # The disk is full and no event can be written: what was started ends all the same
+            server.stop(forced=self._stop.forced)
+            raise
 
     def _end(self, server: RunningServer, outcome: Outcome | None) -> None:
         """Stop the server. A result that exists already is not lost when something survives."""

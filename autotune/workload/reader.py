@@ -77,6 +77,11 @@ def read_trace(
         found.requests = arriving(found.requests, arrivals)
         found.notes.append(arrivals.note)
     requests = ordered(found.requests)
+    mute = sum(not request.messages for request in requests) if keep_text else 0
+    if 0 < mute < len(requests):
+        found.notes.append(
+            f"{mute} of {len(requests)} requests have no text: token ids are sent for all"
+        )
     span_s = requests[-1].at_s
     return Trace(
         requests=requests,
@@ -208,7 +213,7 @@ def _recognised(path: Path, head: Sequence[Line]) -> Format:
     chosen = recognise([line.data for line in head])
     if chosen is not None:
         return chosen
-    binary = any(b"\0" in line.data for line in head)
+    binary = any(b"\0" in line.data for line in head) or not any(map(_is_text, head))
     raise InputError(
         message=f"not a workload: {path}",
         seen="it is not a text file"
@@ -216,6 +221,13 @@ def _recognised(path: Path, head: Sequence[Line]) -> Format:
         else f"the first lines fit none of the known formats: {', '.join(formats())}",
         hint=None if binary else "name the format if you know it",
     )
+
+
+def _is_text(line: Line) -> bool:
+    try:
+        return bool(line.data.decode("utf-8").strip())
+    except UnicodeDecodeError:
+        return False
 
 
 def _refusal(path: Path, skipped: Sequence[Skipped]) -> InputError:

@@ -18,9 +18,13 @@ _BATCH = 1000
 
 def write_trace(path: Path, trace: Trace) -> None:
     """Write canonical jsonl, zstd-compressed if the name ends in `.zst`. Same trace, same bytes.
+    A file that holds text can be read by its owner only.
 
     Raises OSError as the file system does.
     """
+    if any(request.messages for request in trace.requests):
+        path.touch(mode=0o600)
+        path.chmod(0o600)
     if path.suffix == ZST:
         import zstandard
 

@@ -1,4 +1,4 @@
-"""A fake inference engine that behaves as a scenario file says: it prints, forks, hangs, dies, lies.
+"""A fake inference engine that does as a scenario file says: it prints, forks, hangs, dies, lies.
 
     python fake_engine.py SCENARIO.json [MODEL] --host H --port P [any other flags]
 
@@ -207,7 +207,9 @@ def main() -> None:
     try:
         server = Server((host, int(port)), Handler)
     except OSError as error:
-        say([f"ERROR: [Errno {error.errno}] error while attempting to bind: address already in use"])
+        say(
+            [f"ERROR: [Errno {error.errno}] error while attempting to bind: address already in use"]
+        )
         sys.exit(1)
     say(["INFO:     Application startup complete."])
     server.serve_forever()

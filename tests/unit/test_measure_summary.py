@@ -110,3 +110,27 @@ def test_the_diagnosis_names_what_bounds_a_candidate(
 def test_nothing_is_diagnosed_where_nothing_succeeded() -> None:
     found = diagnose_load([record(0, failure="cut")], {})
     assert found == {"bound": "unknown", "ttft_share": None, "evidence": []}
+
+
+@pytest.mark.parametrize(
+    ("engine", "knob"),
+    [("vllm", "max-num-seqs"), ("simulated", "max-num-seqs"), ("sglang", "max-running-requests")],
+)
+def test_the_diagnosis_names_the_knob_that_addresses_it(engine: str, knob: str) -> None:
+    telemetry = {"running_max": 8.0, "waiting_max": 3.0}
+    found = diagnose_load([record(0)], telemetry, max_num_seqs=8, engine=engine)
+    assert (found["bound"], found["knobs"]) == ("sequence_cap", [knob])
+
+
+def test_an_engine_without_known_flags_gets_no_advice() -> None:
+    telemetry = {"running_max": 8.0, "waiting_max": 3.0}
+    for engine in (None, "generic"):
+        found = diagnose_load([record(0)], telemetry, max_num_seqs=8, engine=engine)
+        assert (found["bound"], found["knobs"]) == ("sequence_cap", [])
+
+
+def test_a_client_that_was_the_limit_says_nothing_of_the_server() -> None:
+    telemetry = {"preemptions": 9.0}
+    found = diagnose_load([record(0)], telemetry, engine="vllm", spoiled=["the client was busy"])
+    assert (found["bound"], found["knobs"]) == ("client", [])
+    assert found["evidence"][0] == "the client was busy"

@@ -177,7 +177,9 @@ def test_answers_of_two_models_come_from_two_servers() -> None:
     assert causes(result([record(i, answered_as="a") for i in range(100)])) == ("valid", ())
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.4, "valid"), (0.6, "suspect"), (0.9, "invalid")])
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.4, "valid"), (0.6, "suspect"), (0.9, "invalid")]
+)
 def test_a_client_short_of_ports_is_not_believed(share: float, expected: str) -> None:
     outcome = result(QUIET)
     health = replace(outcome.health, extra={"port_share": share})

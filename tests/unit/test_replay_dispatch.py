@@ -69,14 +69,17 @@ class Wire:
 
 
 def run(orders: Shard, wire: Wire) -> tuple[tuple[RequestRecord, ...], Dispatcher, float]:
-    dispatcher = Dispatcher(orders, wire, lambda job: b"x" * job.body_bytes)
+    records: list[RequestRecord] = []
+    dispatcher = Dispatcher(orders, wire, lambda job: b"x" * job.body_bytes, records.append)
 
-    async def main() -> tuple[tuple[RequestRecord, ...], float]:
+    async def main() -> float:
         start = time.monotonic()
-        return await dispatcher.run(start), start
+        await dispatcher.prepare()
+        await dispatcher.run(start)
+        return start
 
-    records, start = asyncio.run(main())
-    return records, dispatcher, start
+    start = asyncio.run(main())
+    return tuple(sorted(records, key=lambda record: record.index)), dispatcher, start
 
 
 def test_every_request_leaves_when_due_and_never_before() -> None:
@@ -169,15 +172,47 @@ def test_an_abort_ends_what_is_in_flight_and_accounts_for_the_rest(reason: str) 
             dispatcher[0].abort(reason)
 
     wire = Wire(answer=b"", hang=True, on_send=abort)
-    dispatcher.append(Dispatcher(orders, wire, lambda job: b"x" * job.body_bytes))
+    records: list[RequestRecord] = []
+    dispatcher.append(Dispatcher(orders, wire, lambda job: b"x" * job.body_bytes, records.append))
 
-    async def main() -> tuple[RequestRecord, ...]:
-        return await dispatcher[0].run(time.monotonic())
+    async def main() -> None:
+        await dispatcher[0].run(time.monotonic())
 
-    records = asyncio.run(main())
+    asyncio.run(main())
 
     assert dispatcher[0].aborted == reason
-    assert [record.failure for record in records] == ["cut", "cut", "not_sent"]
+    failures = {record.index: record.failure for record in records}
+    assert failures == {0: "cut", 1: "cut", 2: "not_sent"}
+
+
+def test_connections_are_opened_for_what_is_due_soon_and_for_no_more() -> None:
+    wire = Wire()
+    jobs = [*(job(i) for i in range(5)), job(5, 0.6), job(6, 1.1), job(7, after=0)]
+    run(shard(*jobs), wire)
+    assert wire.prepared[0] == 6  # five at once, one within the look-ahead; a turn reuses its own
+    assert max(wire.prepared[1:], default=0) <= 2
+
+
+def test_bytes_of_a_long_answer_are_dropped_while_it_runs() -> None:
+    held: list[int] = []
+
+    class Long(Wire):
+        async def send(self, body: bytes, exchange: Exchange) -> None:
+            exchange.sent = exchange.headers = time.monotonic()
+            exchange.status, exchange.content_type = 200, "text/event-stream"
+            event = ANSWER.split(b"\n\n")[0].replace(b'"length"', b"null") + b"\n\n"
+            for _ in range(600):
+                exchange.stamps.append(time.monotonic())
+                exchange.chunks.append(event)
+            await asyncio.sleep(0.6)
+            held.append(sum(len(chunk) for chunk in exchange.chunks))
+            exchange.stamps.append(time.monotonic())
+            exchange.chunks.append(ANSWER)
+
+    records, _, _ = run(shard(job(0)), Long())
+    assert records[0].failure is None
+    assert records[0].events == 601
+    assert held[0] < 200 * len(ANSWER)
 
 
 def test_a_fault_of_our_own_is_raised_and_is_no_failure_of_the_server() -> None:

@@ -15,12 +15,12 @@ from autotune.replay.parquet import read_records, write_records
 from autotune.replay.records import PlannedRequest, RequestRecord
 from autotune.replay.shard import (
     Bodies,
+    RecordLog,
     Shard,
     WorkerReport,
     jobs_of,
     read_report,
     read_shard,
-    write_report,
     write_shard,
 )
 
@@ -53,13 +53,19 @@ def test_records_survive_parquet_and_the_workers_file(
     path = tmp_path / "trial=1"
     path.mkdir(exist_ok=True)
     write_records(path / "requests.parquet", rows)
-    write_report(path, WorkerReport(records=tuple(rows), aborted=None, health={"retries": 1}))
+    with RecordLog(path) as log:
+        for row in rows:
+            log.add(row)
+        log.close_report("deadline", {"retries": 1})
     report = read_report(path)
 
     assert read_records(path / "requests.parquet") == tuple(rows)
     assert report is not None
     assert report.records == tuple(rows)
-    assert sorted(p.name for p in path.iterdir()) == ["records.json", "requests.parquet"]
+    assert (report.aborted, report.health) == ("deadline", {"retries": 1})
+    files = ["records.jsonl", "report.json", "requests.parquet"]
+    assert sorted(p.name for p in path.iterdir()) == files
+    (path / "report.json").unlink()
 
 
 def test_a_body_forces_the_planned_length_and_asks_for_running_usage() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,7 @@ def test_a_chunked_answer_loses_its_framing() -> None:
 def test_reads_may_cut_a_chunked_answer_anywhere(pieces: list[bytes], cuts: list[int]) -> None:
     whole = CHUNKED + framed(pieces)
     places = sorted({min(cut, len(whole)) for cut in cuts} | {0, len(whole)})
-    reads = [whole[a:b] for a, b in zip(places, places[1:], strict=False)]
+    reads = [whole[a:b] for a, b in pairwise(places)]
     decoder, body = decode(*reads)
     assert body == b"".join(pieces)
     assert decoder.done

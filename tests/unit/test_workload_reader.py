@@ -39,6 +39,7 @@ def test_a_missing_file_is_told_with_the_nearest_name(tmp_path: Path) -> None:
         (b"\n \r\n\n", "workload is empty"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a workload"),
         (b"a,b,c\n1,2,3\n", "not a workload"),
+        (b"\xfe\x90\xcc\n\xa0\xb1", "not a workload"),
         ('{"t": 0, "in": 5, "out": 2}'.encode("utf-16"), "not UTF-8"),
         ('{"t": 0, "in": 5, "out": 2}'.encode("utf-16-le"), "not a workload"),
         (pickle.dumps({"requests": []}), "Python pickle"),

@@ -42,9 +42,9 @@ def test_the_held_out_window_is_other_traffic_and_cut_sessions_are_told(tmp_path
     assert not lines[0] & lines[1]
     sessions = [{r.session for r in part.requests} for part in (chosen.search, chosen.held_out)]
     if sessions[0] & sessions[1]:
-        assert "cut at its edges" in " ".join(chosen.notes)
+        assert "cut at its edges" in " ".join(chosen.notes + chosen.portrait)
     tiny = select(trace, window_s=25.0)
-    assert "sessions go on beyond the window" in " ".join(tiny.notes)
+    assert "sessions go on beyond the window" in " ".join(tiny.notes + tiny.portrait)
 
 
 def test_links_to_parents_make_sessions(tmp_path: Path) -> None:

@@ -43,15 +43,17 @@ def test_repeats_start_in_the_same_cache_state_which_is_stored_with_the_result(
         Request(at_s=0.02 * k, input_tokens=16, output_tokens=3, blocks=(k,)) for k in range(20)
     )
     trace = Trace(requests=requests, block_size=16)
-    launched = SimpleNamespace(
-        url=server.url, plan=SimpleNamespace(model="m"), poll=lambda: None
-    )
+    launched = SimpleNamespace(url=server.url, plan=SimpleNamespace(model="m", engine="vllm", argv=()), poll=lambda: None)
     medians = []
     for repeat in range(2):
         folder = tmp_path / str(repeat)
         folder.mkdir()
         session = Measurer(settings, clock=SystemClock(), stop=StopSignal()).session(
-            launched, trace, folder, None, salt=f"study-{repeat}"  # type: ignore[arg-type]
+            launched,
+            trace,
+            folder,
+            None,
+            salt=f"study-{repeat}",  # type: ignore[arg-type]
         )
         session.warm_up()
         found = session.measurement(session.replay(deadline_s=None, on_progress=None))

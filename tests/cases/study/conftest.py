@@ -45,7 +45,7 @@ class Play:
         """
         file = self.folder / "scenario.json"
         file.write_text(json.dumps(scenario))
-        rows = [{"t": round(i * 0.02, 3), "in": 2000 + 10 * i, "out": 4} for i in range(15)]
+        rows = [{"t": round(i * 0.015, 3), "in": 2000 + 10 * i, "out": 4} for i in range(24)]
         (self.folder / "tiny.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         content = {
             "name": "case",

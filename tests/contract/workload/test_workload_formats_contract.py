@@ -179,6 +179,7 @@ def test_no_text_is_kept_unless_asked_for(
     assert kept.has_text == (fmt.name in TEXTS | {"litellm"})
     assert shape(kept) == shape(trace)
     write_trace(tmp_path / "kept.jsonl", kept)
+    assert (tmp_path / "kept.jsonl").stat().st_mode & 0o077 == 0 or not kept.has_text
     back = read_trace(tmp_path / "kept.jsonl", keep_text=True)
     assert [r.messages for r in back.requests] == [r.messages for r in kept.requests]
     assert read_trace(tmp_path / "kept.jsonl").has_text is False
@@ -236,7 +237,8 @@ def test_no_bytes_make_a_format_fall_over(
 FIELDS = [
     "t", "in", "out", "blocks", "timestamp", "input_length", "output_length", "hash_ids", "session",
     "session_id", "turn", "gap", "delay", "priority", "prompt", "text", "texts", "turns",
-    "messages", "payload", "chat_id", "parent_chat_id", "conversations", "custom_id", "body", "response",
+    "messages", "payload", "chat_id", "parent_chat_id", "conversations", "custom_id", "body",
+    "response",
     "startTime", "prompt_tokens", "completion_tokens", "event", "out", "status", "requests",
     "hash_id_scope", "block_size", "output_tokens", "time", "request",
 ]  # fmt: skip

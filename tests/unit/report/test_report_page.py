@@ -373,8 +373,8 @@ def test_colours_keep_their_contrast_in_both_themes() -> None:
             assert contrast(colours[name], colours["surface"]) >= 3, name
 
 
-def test_study_that_measured_nothing_but_the_baseline_gives_no_advice(make: Any) -> None:
-    view = load_view(make(requests=60).search(1).verdict("keep_baseline", pairs=0).path)
+def test_study_that_measured_nothing_but_the_baseline_gives_no_advice(study: Make) -> None:
+    view = load_view(study(requests=60).search(1).verdict("keep_baseline", pairs=0).path)
     story = tell(view)
     assert "only today's settings were measured" in story.headline
     assert "better" not in story.headline

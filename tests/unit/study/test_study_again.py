@@ -120,9 +120,7 @@ def attempt(lab: Any, make: Any, ends: list[Outcome], monkeypatch: pytest.Monkey
     return found, scripted
 
 
-SPOILED = Unmeasurable(
-    reason="measurement_invalid", message="busy", measurement=measurement(BUSY)
-)
+SPOILED = Unmeasurable(reason="measurement_invalid", message="busy", measurement=measurement(BUSY))
 GOOD = Measured(
     measurement=measurement(Validity(verdict="valid")),
     score=Score(values={}, violations={}, limits={}),

@@ -68,6 +68,8 @@ def test_kept_text_goes_through_the_chat_route_and_warm_up_does_not_tell_it() ->
     assert len(first.prompt) == 0
     half = Trace(requests=(asked, replace(plain, messages=())))
     assert session_of(half)._options().route == COMPLETIONS
+    planned = session_of(half)._plan(half.requests, salt="s")
+    assert [(len(p.prompt), p.messages) for p in planned] == [(20, ()), (20, ())]
 
 
 def test_the_study_file_tells_how_to_read_the_workload() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.errors import EnvironmentFault, InputError, Interrupted
 from autotune.measure.outcome import Unmeasurable
 
@@ -254,6 +256,30 @@ def test_a_measured_trial_between_failures_resets_the_breaker(lab: Any, make: An
     end = lab.prepare(budget={"trials": 6}).runs(*[make.candidate(n) for n in range(16, 26)])
     assert end.error is None
     assert len(lab.tasks) == 6
+
+
+class JumpingClock(VirtualClock):
+    """A wall clock that is set by hours at every look, back and forth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = 0
+
+    def utcnow(self) -> datetime:
+        self._looks += 1
+        return super().utcnow() + timedelta(hours=(-7) ** (self._looks % 6))
+
+
+def test_a_wall_clock_that_jumps_changes_nothing_but_the_time_stamps(lab: Any, make: Any) -> None:
+    lab.clock = JumpingClock()
+    end = lab.prepare(budget={"time": "45s"}).runs(*[make.candidate(n) for n in range(16, 30)])
+    assert end.error is None
+    assert len(lab.tasks) == 4
+    assert [e.elapsed_s for e in lab.heard] == sorted(e.elapsed_s for e in lab.heard)
+    assert [r.seconds["total"] for r in lab.directory.records()] == [10.0] * 4
+    before = len(lab.tasks)
+    lab.runs(*[make.candidate(n) for n in range(30, 40)])
+    assert len(lab.tasks) == before  # the time that was used is remembered as seconds, not dates
 
 
 def test_budget_in_trials_counts_baseline_and_search(lab: Any, make: Any) -> None:

@@ -16,6 +16,7 @@ from autotune.engines.plan import LaunchPlan
 from autotune.errors import EnvironmentFault, InputError, Interrupted, Untrustworthy
 from autotune.launch.launcher import Ticket
 from autotune.study import trial
+from autotune.study.directory import StudyDirectory
 from autotune.study.stream import EventStream
 from autotune.study.trial import TrialExecutor, TrialTask
 
@@ -230,6 +231,7 @@ class Session:
         return self
 
     aborted = None
+    records: tuple[Any, ...] = ()
 
     def judge(self, result: Any, *, baseline: Any) -> Any:
         return self._ends
@@ -284,3 +286,64 @@ def test_result_is_kept_when_the_server_survives_its_end(
     with pytest.raises(EnvironmentFault):
         runner.run(task(make))
     assert lab.states() == ["search infeasible"]
+
+
+def test_server_is_ended_even_when_the_disk_takes_no_event_any_more(
+    lab: Any, make: Any, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = executor(lab, launcher)
+    serving(monkeypatch, runner, make.served(0.1), lab.clock)
+
+    def full(_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Session, "warm_up", lambda _: setattr(lab.directory, "append_event", full))
+    lab.directory = Full(lab.directory.path)
+    runner._events._directory = lab.directory
+    with pytest.raises(OSError, match="No space left"):
+        runner.run(task(make))
+    assert launcher.stopped == [False]
+
+
+class Full(StudyDirectory):
+    """A directory whose methods can be replaced."""
+
+    __slots__ = ("append_event",)
+
+
+class Broken:
+    """A request that was answered with the error of a dying server."""
+
+    failure = "http_5xx"
+
+
+@pytest.mark.parametrize("dies_after_s", [0.0, 2.0])
+def test_server_that_dies_as_the_replay_ends_is_explained_by_its_log(
+    lab: Any, make: Any, launcher: Launcher, monkeypatch: pytest.MonkeyPatch, dies_after_s: float
+) -> None:
+    runner = executor(lab, launcher)
+    session = serving(monkeypatch, runner, make.served(0.1), lab.clock)
+    session.records = (Broken(),)
+    launcher.log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB.\n"
+
+    def poll(server: Server) -> ExitInfo | None:
+        gone = lab.clock.monotonic() >= 4.0 + dies_after_s
+        return ExitInfo(code=1) if gone else None
+
+    monkeypatch.setattr(Server, "poll", poll)
+    record, _ = runner.run(task(make))
+    assert (record.state, record.reason, record.phase) == ("infeasible", "oom_under_load", "load")
+    assert record.values == {}
+
+
+def test_server_that_answers_badly_but_lives_is_judged_by_its_answers(
+    lab: Any, make: Any, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = executor(lab, launcher)
+    session = serving(
+        monkeypatch, runner, make.diagnosis("candidate", "requests_failed"), lab.clock
+    )
+    session.records = (Broken(),)
+    record, _ = runner.run(task(make))
+    assert record.reason == "requests_failed"
+    assert record.seconds["total"] == pytest.approx(4.0 + trial.DEATH_WAIT_S, abs=0.1)
