@@ -374,7 +374,7 @@ def test_colours_keep_their_contrast_in_both_themes() -> None:
 
 
 def test_study_that_measured_nothing_but_the_baseline_gives_no_advice(study: Make) -> None:
-    view = load_view(study(requests=60).search(1).verdict("keep_baseline", pairs=0).path)
+    view = load_view(one(study).verdict("keep_baseline", pairs=0).path)
     story = tell(view)
     assert "only today's settings were measured" in story.headline
     assert "better" not in story.headline
