@@ -13,6 +13,7 @@ its own lag is inside. Server and client are pinned to a core each if there are 
 `rate` is what arrived over what was asked; `CPU` is seconds per 1,000 chunks while the load is on
 (of other tools: their whole process tree, start-up included, marked *); `ratio` is to the bare loop
 in the same repeat; `start` is from the spawn to the first arrival. Medians over the repeats.
+autotune's worker asks for real-time priority, as for a user: granted to root only; no other does.
 """
 
 from __future__ import annotations

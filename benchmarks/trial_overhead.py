@@ -6,7 +6,8 @@
 what a trial is for. The rest is overhead: planning and files, warming, scoring, stopping. Of the
 warming, the time in which the engine answered is shown apart, for it is the engine's. So is what
 the replay takes beyond its trace: our own process and lead, and the engine's last answers. Prints
-medians in seconds and the bar of 2 s; exit code 1 above it.
+medians in seconds and the bar of 2 s, which also holds from the order to stop an engine to the
+launch of the next one; exit code 1 above it.
 """
 
 from __future__ import annotations
@@ -61,6 +62,19 @@ def served(folder: Path) -> list[Mapping[str, float]]:
     return found
 
 
+def turnarounds(folder: Path) -> list[float]:
+    """Seconds from the order to stop an engine to the launch of the next one."""
+    found, asked = [], None
+    for line in (folder / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["kind"] == "phase" and event["phase"] == "stopping":
+            asked = event["elapsed_s"]
+        elif event["kind"] == "phase" and event["phase"] == "launching" and asked is not None:
+            found.append(event["elapsed_s"] - asked)
+            asked = None
+    return found
+
+
 def table(trials: Sequence[Mapping[str, float]]) -> tuple[list[str], float]:
     """The lines to print, and the median overhead in seconds."""
 
@@ -98,12 +112,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not found:
             print(ended.stderr, file=sys.stderr)
             return 1
+        between_s = turnarounds(folder / "run")
     print(f"{len(found)} trials of the simulated engine over HTTP, {os.cpu_count()} cores\n")
     lines, median_s = table(found)
     print("\n".join(lines))
     word = "within" if median_s <= BAR_S else "ABOVE"
     print(f"\noverhead, median: {median_s:.2f} s, {word} the bar of {BAR_S:.0f} s")
-    return 0 if median_s <= BAR_S else 1
+    slowest_s = max(between_s, default=0.0)
+    word = "within" if slowest_s <= BAR_S else "ABOVE"
+    print(f"stop to next launch, most: {slowest_s:.2f} s, {word} the bar of {BAR_S:.0f} s")
+    return 0 if max(median_s, slowest_s) <= BAR_S else 1
 
 
 if __name__ == "__main__":

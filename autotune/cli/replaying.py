@@ -31,7 +31,7 @@ from autotune.study.prepare import DRAIN_FACTOR, LEAST_DRAIN_S
 from autotune.workload.prompts import vocab_of
 from autotune.workload.reader import read_trace
 from autotune.workload.trace import Trace
-from autotune.workload.windows import select
+from autotune.workload.windows import Selection, select
 
 SHOWN = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "e2e_p95",
          "output_throughput", "request_throughput", "goodput", "success_rate")  # fmt: skip
@@ -83,16 +83,7 @@ def replay(
         engine="generic", launcher="attach", argv=(), model=model or served_model(url), url=url
     )
     launcher.check(plan)
-    settings = MeasureSettings(
-        objectives=(),
-        constraints=constraints,
-        metric_names=engine_for("vllm").metric_names(),
-        vocab_size=vocab_of(plan.model),
-        warmup=None,
-        priming=trace.priming,
-        drain_s=max(LEAST_DRAIN_S, DRAIN_FACTOR * trace.search.duration_s),
-        api_key_env="OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None,
-    )
+    settings = _settings(trace, constraints, plan.model)
     with stop_on_signals(stop), tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
         folder = Path(scratch)
         server = launcher.start(plan, Ticket(study_id="replay", trial=0, directory=folder))
@@ -116,6 +107,19 @@ def replay(
             seen="\n".join(measurement.validity.reasons),
         )
     return 0
+
+
+def _settings(trace: Selection, constraints: Sequence[Constraint], model: str) -> MeasureSettings:
+    return MeasureSettings(
+        objectives=(),
+        constraints=constraints,
+        metric_names=engine_for("vllm").metric_names(),
+        vocab_size=vocab_of(model),
+        warmup=None,
+        priming=trace.priming,
+        drain_s=max(LEAST_DRAIN_S, DRAIN_FACTOR * trace.search.duration_s),
+        api_key_env="OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None,
+    )
 
 
 def _hand_over(

@@ -43,7 +43,7 @@ Kind = Literal["exited", "timeout", "foreign", "refused"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class NotReady(Exception):  # noqa: N818 - a finding, named like its outcome
+class NotReady(Exception):
     """A server did not become ready. Stop it before reading its log: only then is that complete.
 
     `kind`: it exited by itself (`exit_info` says how), time ran out, somebody else answers at its

@@ -1,4 +1,4 @@
-"""The machine itself as `telemetry` sees it: how busy its cores were, and how much memory is left."""
+"""The machine itself as `telemetry` sees it: how busy its cores were, how much memory is left."""
 
 from __future__ import annotations
 

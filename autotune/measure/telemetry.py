@@ -235,7 +235,12 @@ class Telemetry:
                 # Several series are the ranks of one deployment: usage is that of the fullest
                 values[name] = max(numbers) if name == "kv_usage" else math.fsum(numbers)
         buckets: dict[float, float] = {}
-        for labels, count in series.get(f"{self._names.get('queue_time')}_bucket", []):
+        queue = self._names.get("queue_time")
+        for part in ("sum", "count"):
+            found = series.get(f"{queue}_{part}", [])
+            if found:
+                values[f"queue_{part}"] = math.fsum(value for _, value in found)
+        for labels, count in series.get(f"{queue}_bucket", []):
             bound = float(labels["le"])
             buckets[bound] = buckets.get(bound, 0.0) + count
         return values, buckets
@@ -261,8 +266,18 @@ def _queue_percentile(samples: Sequence[Sample], percent: float) -> float | None
     """A percentile of what entered a cumulative histogram between the first and the last sample.
 
     Linear inside the bucket (as Prometheus' histogram_quantile); in the open last bucket its lower
-    bound, which is then a lower bound of the percentile. None without observations.
+    bound, which is then a lower bound of the percentile. Never above mean / (1 - percent/100),
+    which no percentile of times can exceed (Markov): a first bucket of 0.3 s would else make 0.285
+    s out of no queue at all. None without observations.
     """
+    found = _bucket_percentile(samples, percent)
+    total, count = _delta(samples, "queue_sum"), _delta(samples, "queue_count")
+    if found is None or total is None or not count:
+        return found
+    return min(found, total / count / (1 - percent / 100))
+
+
+def _bucket_percentile(samples: Sequence[Sample], percent: float) -> float | None:
     seen = [sample.queue_buckets for sample in samples if sample.queue_buckets]
     if len(seen) < 2:
         return None

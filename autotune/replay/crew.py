@@ -149,6 +149,15 @@ class Crew:
         for worker in self._workers:
             worker.order(f"stop {reason}")
 
+    def measured(self) -> bool:
+        """Whether the last measured request of all workers has ended."""
+        return all(worker.progress.get("left") == 0 for worker in self._workers)
+
+    def enough(self) -> None:
+        """Tell all workers that their background may end."""
+        for worker in self._workers:
+            worker.order("enough")
+
     def finished(self) -> bool:
         """Whether every worker has ended. Raises Untrustworthy if one has broken."""
         for worker in self._workers:

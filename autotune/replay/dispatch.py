@@ -89,6 +89,8 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Queue[_Flight] = asyncio.Queue()
         self._finished: set[int] = set()
+        self._left = sum(self._counts(job.measured) for job in shard.jobs)
+        self._planned = self._left
         self._over = asyncio.Event()
         self._aborted: str | None = None
         self._fault: BaseException | None = None
@@ -106,6 +108,10 @@ class Dispatcher:
         """Why the run ended early, or None."""
         return self._aborted
 
+    def enough(self) -> None:
+        """The last measured request of all workers has ended: the background may end, too."""
+        self._over.set()
+
     def abort(self, reason: str) -> None:
         """End the run early: `server_died`, `stopped` or `deadline`. The first reason stays."""
         if self._aborted is None and not self._over.is_set():
@@ -116,7 +122,8 @@ class Dispatcher:
         """Counts so far, and running p95 of recent successes, for the terminal."""
         return {
             "sent": self._begun,
-            "finished": len(self._finished),
+            "finished": self._planned - self._left,
+            "left": self._left,
             "failed": self._failed,
             "ttft_p95_s": _p95(self._ttfts),
             "tpot_p95_s": _p95(self._tpots),
@@ -148,8 +155,8 @@ class Dispatcher:
             helper.add_done_callback(self._notice)
         try:
             await self._over.wait()
-            if self._aborted is not None and self._fault is None:
-                pacer.cancel()
+            pacer.cancel()
+            if self._fault is None and len(self._finished) < len(self._shard.jobs):
                 await self._break_off(digester)
         finally:
             for task in (*helpers, *self._tasks):
@@ -158,7 +165,7 @@ class Dispatcher:
         if self._fault is not None:
             raise self._fault
         for job in self._shard.jobs:
-            if job.index not in self._finished:
+            if job.index not in self._finished and self._counts(job.measured):
                 self._keep(self._not_sent(job))
 
     async def _pace(self) -> None:
@@ -200,7 +207,7 @@ class Dispatcher:
         exchange = Exchange(begun=time.monotonic(), request_id=f"{self._shard.run}-{job.index}")
         flight = _Flight(job, due, exchange, task)
         self._flights[job.index] = flight
-        self._begun += 1
+        self._begun += self._counts(job.measured)
         self._peak = max(self._peak, len(self._flights))
         try:
             await self._transport.send(body, exchange)
@@ -253,15 +260,21 @@ class Dispatcher:
         self._retries += record.retries
         if record.begun_s is not None:
             self._lags.append(record.begun_s - record.due_s)
+        counts = self._counts(record.measured)
+        self._left -= counts
         if record.failure is not None:
-            self._failed += 1
+            self._failed += counts
         elif record.first_token_s is not None and record.last_token_s is not None:
             self._ttfts.append(record.first_token_s - record.due_s)
             later = (record.output_tokens or 0) - record.first_event_tokens
             if later > 0:
                 self._tpots.append((record.last_token_s - record.first_token_s) / later)
-        if len(self._finished) == len(self._shard.jobs):
+        if len(self._finished) == len(self._shard.jobs) or (self._shard.alone and not self._left):
             self._over.set()
+
+    def _counts(self, measured: bool) -> bool:
+        """Whether a request is what the replay is about, and not its background."""
+        return measured or not self._shard.scored
 
     async def _tick(self) -> None:
         """Measure how late the loop is, and end what has outlived its limits."""
@@ -300,12 +313,12 @@ class Dispatcher:
         return flight.reader.first_token is not None
 
     async def _break_off(self, digester: asyncio.Task[None]) -> None:
-        """Abort: nothing new leaves; what is in flight gets a moment to fail by itself."""
+        """Nothing new leaves; if the server died, what is in flight gets a moment to fail."""
         if self._aborted == "server_died" and self._flights:
             await asyncio.wait([f.task for f in self._flights.values()], timeout=ABORT_GRACE_S)
         kind: Failure = "timeout" if self._aborted == "deadline" else "cut"
         for flight in list(self._flights.values()):
-            _end(flight, kind, f"the replay was ended: {self._aborted}")
+            _end(flight, kind, f"the replay was ended: {self._aborted or 'all was measured'}")
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

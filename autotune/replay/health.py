@@ -27,6 +27,7 @@ def combine(reports: Sequence[WorkerReport]) -> ClientHealth:
         "peak_in_flight": sum(report.health["peak_in_flight"] for report in reports),
         "peak_rss_bytes": max((report.health["peak_rss_bytes"] for report in reports), default=0),
         "port_share": _port_share(sum(report.health["peak_in_flight"] for report in reports)),
+        "urgent": all(report.health.get("urgent", False) for report in reports),
         "retries": sum(report.health["retries"] for report in reports),
     }
     return ClientHealth(

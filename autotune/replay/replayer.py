@@ -21,7 +21,14 @@ from autotune.replay.records import (
     ReplayResult,
     RequestRecord,
 )
-from autotune.replay.schedule import check_plan, closed_loop, horizon_s, partition, window_of
+from autotune.replay.schedule import (
+    check_plan,
+    closed_loop,
+    due_times_s,
+    horizon_s,
+    partition,
+    window_of,
+)
 from autotune.replay.shard import Shard, jobs_of, write_shard
 
 __all__ = ["ReplayOptions", "replay", "warm_up"]
@@ -52,7 +59,9 @@ def replay(
     """Send every request at its due time; one record per request comes back, in index order.
 
     Args:
-        requests: the plan; indices unique, any order.
+        requests: the plan; indices unique, any order. Those that are not `measured`, where others
+            are, are background: they are sent as the rest, and broken off when the last measured
+            one has ended; those not sent by then have no record.
         url: base address of the server (`http://127.0.0.1:8000`); the route is an option.
         model: the served model name.
         options: limits and body; at their deadline what is in flight is a `timeout`.
@@ -69,7 +78,7 @@ def replay(
     check_plan(requests)
     folder = Path(tempfile.mkdtemp(prefix="replay-", dir=directory))
     try:
-        deadline_s = horizon_s(requests) + options.drain_timeout_s
+        deadline_s = _horizon_s(requests) + options.drain_timeout_s
         folders = _write_shards(folder, requests, url, model, options, deadline_s)
         with Crew(folders, options.api_key_env) as crew:
             watch = _Watch(crew, requests, deadline_s, clock, stop, alive, on_progress)
@@ -147,6 +156,8 @@ def _write_shards(
             fixed_length=options.fixed_length,
             api_key_env=options.api_key_env,
             transport=options.transport,
+            scored=any(planned.measured for planned in requests),
+            alone=workers == 1,
             cores=options.cores[number % len(options.cores) :][:1] if options.cores else (),
         )
         place = folder / f"worker-{number}"
@@ -171,8 +182,8 @@ class _Watch:
     ) -> None:
         self._crew = crew
         self._deadline_s = deadline_s
-        self._planned = len(requests)
-        self._last_due_s = horizon_s(requests)
+        self._planned = len(_scored(requests))
+        self._last_due_s = _horizon_s(requests)
         self._clock = clock
         self._stop = stop
         self._alive = alive
@@ -182,7 +193,7 @@ class _Watch:
         """Start the workers together and wait for them. Returns the start instant, and why the
         replay was ended early if it was ended from here.
         """
-        crew, clock = self._crew, self._clock
+        crew, clock, told = self._crew, self._clock, False
         self._await_ready()
         start = clock.monotonic() + START_LEAD_S
         crew.start(start)
@@ -206,6 +217,9 @@ class _Watch:
             if reason is not None and ended != reason:
                 ended, kill_at = reason, now + OVERDUE_S
                 crew.stop(reason)
+            if not told and crew.measured():
+                told = True
+                crew.enough()
             if self._on_progress is not None and now >= tell_at:
                 tell_at = now + TELL_EVERY_S
                 self._on_progress(self._progress(now - start))
@@ -235,12 +249,31 @@ class _Watch:
 def _in_order(
     requests: Sequence[PlannedRequest], records: Sequence[RequestRecord]
 ) -> tuple[RequestRecord, ...]:
-    """The records by index; as many as were planned, or the client is broken."""
+    """The records by index; none lost but background that was not sent, or the client is broken."""
     ordered = tuple(sorted(records, key=lambda record: record.index))
-    if [record.index for record in ordered] != sorted(request.index for request in requests):
+    found = [record.index for record in ordered]
+    scored = {request.index for request in _scored(requests)}
+    planned = {request.index for request in requests}
+    if len(set(found)) != len(found) or not scored <= set(found) <= planned:
         raise Untrustworthy(
             message="the replay client lost requests",
-            seen=f"{len(requests)} planned, {len(ordered)} accounted for",
+            seen=f"{len(scored)} planned, {len(scored & set(found))} accounted for",
             so="the measurement is void",
         )
     return ordered
+
+
+def _scored(requests: Sequence[PlannedRequest]) -> list[PlannedRequest]:
+    """What the replay is about: the measured requests, or all where none is."""
+    return [request for request in requests if request.measured] or list(requests)
+
+
+def _horizon_s(requests: Sequence[PlannedRequest]) -> float:
+    """The latest due time of what the replay is about, if answers take no time."""
+    if all(request.measured for request in requests):
+        return horizon_s(requests)
+    scored = {request.index for request in _scored(requests)}
+    # Links may lead through requests that are not measured, so all of them are looked at.
+    return max(
+        (due for index, due in due_times_s(requests).items() if index in scored), default=0.0
+    )

@@ -77,9 +77,12 @@ def _pieces(requests: Sequence[PlannedRequest]) -> list[int]:
 
 
 def horizon_s(requests: Sequence[PlannedRequest]) -> float:
-    """The latest time, in seconds after the start, at which a request is due if answers take no
-    time; 0 for an empty plan.
-    """
+    """The latest of `due_times_s`; 0 for an empty plan."""
+    return max(due_times_s(requests).values(), default=0.0)
+
+
+def due_times_s(requests: Sequence[PlannedRequest]) -> dict[int, float]:
+    """Per index the seconds after the start at which it is due if answers take no time."""
     by_index = {request.index: request for request in requests}
     known: dict[int, float] = {}
     for request in requests:
@@ -91,7 +94,7 @@ def horizon_s(requests: Sequence[PlannedRequest]) -> float:
         due = known.setdefault(here.index, here.due_s)
         for link in reversed(chain):
             due = known[link.index] = max(link.due_s, due + link.gap_s)
-    return max(known.values(), default=0.0)
+    return known
 
 
 def window_of(records: Sequence[RequestRecord]) -> tuple[float, float]:

@@ -46,6 +46,8 @@ class Job:
 class Shard:
     """One worker's orders. `deadline_s`: seconds after the start when everything must be over.
     `run`: opaque prefix of request ids. `cores`: the only ones it may run on; empty: any.
+    `scored`: the plan has measured requests, so that the others are background: it ends when the
+    last measured one has. A worker knows that by itself only if it is `alone`.
     """
 
     worker: int
@@ -60,6 +62,8 @@ class Shard:
     fixed_length: bool
     api_key_env: str | None = None
     transport: str = "wire"
+    scored: bool = False
+    alone: bool = True
     cores: tuple[int, ...] = ()
 
 

@@ -275,8 +275,7 @@ class WireTransport:
                 words = f"the client ran into a limit of this machine: {error.strerror}"
                 exchange.fail("not_sent", words)
             else:
-                text = os.strerror(error.errno) if error.errno else str(error)
-                exchange.fail("refused", f"no connection: {text or type(error).__name__}")
+                exchange.fail("refused", f"no connection: {_words(error)}")
         return None
 
     async def _connect(self) -> _Connection:
@@ -304,3 +303,10 @@ class WireTransport:
                 return connection
         assert last is not None
         raise last
+
+
+def _words(error: OSError) -> str:
+    """Why there is no connection. Numbers of TLS faults are not those of the system."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {getattr(error, 'verify_message', None) or error.reason or error}"
+    return (os.strerror(error.errno) if error.errno else str(error)) or type(error).__name__

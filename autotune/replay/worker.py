@@ -2,8 +2,9 @@
 
 Reads its shard from FOLDER, says `ready`, is told `start <monotonic instant>` on its standard
 input, replays, prints a progress line every half second, and leaves its report in FOLDER.
-`stop <reason>` ends it early; so does the end of its standard input, because then its parent is
-gone. There is no other traffic. Imports are few: a trial waits for this process to start.
+`enough` ends the background once all is measured, `stop <reason>` ends everything early; so does
+the end of its standard input, because then its parent is gone. There is no other traffic. Imports
+are few: a trial waits for this process to start.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from autotune.replay.exchange import Transport
 from autotune.replay.shard import Bodies, RecordLog, Shard, read_shard
 
 PROGRESS_S = 0.5
-PRIORITY = -10
-"""Of the scheduler, where we may: a client that needs little must not queue behind a busy engine."""
 LEAD_S = 0.02
 """The event loop is already turning when the first request falls due."""
 
@@ -39,17 +38,16 @@ def main(arguments: list[str]) -> int:
     _allow_many_connections()
     if shard.cores:
         os.sched_setaffinity(0, shard.cores)
-    with contextlib.suppress(OSError):  # a user without the right stays at the usual priority
-        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    urgent = _hurry()
     with (
         Bodies(folder) as bodies,
         RecordLog(folder) as log,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(_replay(shard, bodies, log))
+        return runner.run(_replay(shard, bodies, log, urgent=urgent))
 
 
-async def _replay(shard: Shard, bodies: Bodies, log: RecordLog) -> int:
+async def _replay(shard: Shard, bodies: Bodies, log: RecordLog, *, urgent: bool) -> int:
     transport = _transport(shard)
     await transport.open()
     dispatcher = Dispatcher(shard, transport, bodies.of, log.add)
@@ -76,10 +74,25 @@ async def _replay(shard: Shard, bodies: Bodies, log: RecordLog) -> int:
         **dispatcher.health(),
         "cpu_s": cpu,
         "wall_s": wall,
+        "urgent": urgent,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
     log.close_report(dispatcher.aborted, health)
     return 0
+
+
+def _hurry() -> bool:
+    """Ask to run as soon as there is something to read, and not behind a busy engine that shares
+    the core: what waits there would count as the engine's time. Needs a right that root has; one
+    core alone is too few for it. Whether it was granted.
+    """
+    if len(os.sched_getaffinity(0)) < 2 and (os.cpu_count() or 1) < 2:
+        return False
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError:
+        return False
+    return True
 
 
 def _transport(shard: Shard) -> Transport:
@@ -123,6 +136,8 @@ class _Orders:
             order, _, value = line.decode().partition(" ")
             if order == "start" and not self._start.done():
                 self._start.set_result(float(value))
+            elif order == "enough":
+                self._dispatcher.enough()
             elif order == "stop":
                 self._stop(value)
 

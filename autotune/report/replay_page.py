@@ -20,6 +20,8 @@ from autotune.spec.vocabulary import METRICS, STATISTICS
 SIZE = (520, 300)
 MOST_MARKS = 1_500
 MOST_POINTS = 200
+LOG_FROM = 8.0
+"""Times that differ by less than this factor are drawn on a linear axis."""
 FAMILIES = ("ttft", "ttft_service", "tpot", "e2e")
 OTHERS = (
     "output_throughput", "request_throughput", "goodput", "success_rate", "prefix_hit_rate",
@@ -146,7 +148,9 @@ def _cumulative(measured: Sequence[RequestRecord], family: str) -> Markup | None
     width, height = SIZE
     low = max(answered[0], answered[-1] / 1000)
     name = family.upper()
-    x = axis([low, answered[-1]], (48, width - 14), f"{name}, ms", log=True)
+    x = axis(
+        [low, answered[-1]], (48, width - 14), f"{name}, ms", log=answered[-1] > LOG_FROM * low
+    )
     shares = (0.0, 0.25, 0.5, 0.75, 0.95)
     y = Axis(
         low=0.0, high=1.0, start=height - 46, end=28, title="share of requests, %",
@@ -172,7 +176,7 @@ def _over_time(measured: Sequence[RequestRecord]) -> Markup | None:
         return None
     width, height = SIZE
     dues = [record.due_s for record in measured]
-    x = axis(dues, (48, width - 14), "due, seconds after the start")
+    x = axis(dues, (48, width - 14), "due, seconds after the start", log=False)
     y = axis([value for _, value in answered], (height - 66, 28), "TTFT, ms")
     plot = Plot(width, height, x, y, floor=height - 46)
     plot.frame()

@@ -28,12 +28,14 @@ class Breaker:
         *,
         relative_limits: bool,
         flags: Mapping[str, str] = MappingProxyType({}),
+        engine: str = "",
     ) -> None:
-        """`flags`: knob -> its flag, where the two differ."""
+        """`flags`: knob -> its flag, where the two differ. `engine`: what runs, in words."""
         self._directory = directory
         self._baseline = baseline
         self._relative_limits = relative_limits
         self._flags = flags
+        self._engine = engine
         self._silent = 0
         self._baseline_works = False
         self._refused: list[str] = []
@@ -50,7 +52,7 @@ class Breaker:
                 return f"the baseline does not work: {record.message}; the search goes on without"
             raise InputError(
                 message=f"the baseline does not work: {record.message}",
-                seen=_evidence(record),
+                seen=self._seen(record),
                 so="nothing else was tried",
                 hint=hint,
             )
@@ -77,7 +79,7 @@ class Breaker:
         elif not self._may_differ(record, outcome):
             raise InputError(
                 message=f"every trial would fail: {outcome.diagnosis.message}",
-                seen=_evidence(record),
+                seen=self._seen(record),
                 so=f"the study is stopped after trial {record.number}",
                 hint=self._show(record),
             )
@@ -130,6 +132,11 @@ class Breaker:
             return False
         self._refused = [*self._refused, flag] if flag in self._refused[-1:] else [flag]
         return len(self._refused) < IN_A_ROW
+
+    def _seen(self, record: TrialRecord) -> str | None:
+        """The decisive lines, and which server said them."""
+        lines = [*record.evidence[:3], *([f"from {self._engine}"] if self._engine else [])]
+        return "\n        ".join(lines) or None
 
     def _show(self, record: TrialRecord) -> str:
         return f"`autotune show {self._directory} --trial {record.number}` shows its log"

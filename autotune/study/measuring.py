@@ -33,6 +33,8 @@ WARM_UP_OUTPUT_TOKENS = 8
 WARM_UP_REQUESTS = 8
 """How many requests `warmup: auto` sends: enough to touch the shapes of the traffic, from the
 shortest prompt to the longest, without costing more than a few seconds."""
+BACKGROUND_S = 30.0
+"""Load goes on for at most so long after the window, until the last measured answer has ended."""
 LEAD_S = 0.5
 """Replay starts this long before the first due time, so that connections and loops are up."""
 
@@ -125,6 +127,7 @@ class MeasureSession:
     ) -> ReplayResult:
         """Replay the trace at its recorded times; telemetry beside it; records to parquet."""
         planned = self._plan(self.trace.requests, salt=self.salt)
+        planned += self._background(len(planned))
         options = self._options()
         if deadline_s is not None:
             drain_s = max(1.0, min(options.drain_timeout_s, deadline_s - self.expected_s))
@@ -153,6 +156,28 @@ class MeasureSession:
             telemetry.write_parquet(self.folder / "telemetry.parquet")
         write_records(self.folder / "requests.parquet", result.records)
         return result
+
+    def _background(self, count: int) -> list[PlannedRequest]:
+        """The beginning of the window once more after its end, never counted: without it the last
+        measured requests would enjoy a server that empties. Other prompts, so no warm cache.
+        """
+        window_s = self.trace.duration_s * count / (count - 1) if count > 1 else 0.0
+        if window_s <= 0:
+            return []
+        again = [
+            replace(r, at_s=r.at_s + window_s, session=f"{r.session}/after" if r.session else None)
+            for r in self.trace.requests
+            if r.at_s - self.trace.requests[0].at_s < BACKGROUND_S
+        ]
+        return [
+            replace(
+                p,
+                index=p.index + count,
+                after=None if p.after is None else p.after + count,
+                measured=False,
+            )
+            for p in self._plan(again, salt=f"{self.salt}/after")
+        ]
 
     def measurement(self, result: ReplayResult) -> Measurement:
         """The numbers of a replay, with their validity."""
@@ -289,7 +314,7 @@ def spread(requests: Sequence[Request], count: int) -> list[Request]:
 def sequence_cap(argv: Sequence[str]) -> int | None:
     """The cap on running sequences that a launch line sets; None where it leaves the default."""
     found: int | None = None
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in zip(argv, (*argv[1:], ""), strict=False):
         name, _, value = word.partition("=")
         text = value or following
         if name in ("--max-num-seqs", "--max-running-requests") and text.isdigit():

@@ -29,7 +29,7 @@ from autotune.study.ranking import baseline_record, best_trial
 from autotune.study.record import Role, TrialRecord
 from autotune.study.refusals import Refusals
 from autotune.study.stream import EventStream, begin_words
-from autotune.study.target import all_settings
+from autotune.study.target import all_settings, server_words
 from autotune.study.trial import TrialExecutor, TrialTask
 
 _VOID = frozenset({"measurement_invalid", "client_failed"})
@@ -96,6 +96,7 @@ class StudyRunner:
             study.baseline,
             relative_limits=study.relative_limits,
             flags=study.target.knob_flags,
+            engine=server_words(study.engine.kind, study.engine_version, study.target.image),
         )
         self._began = clock.monotonic()
         self._compiled = engine_facts(study.engine.kind).compile_flags(study.engine_version)

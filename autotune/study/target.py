@@ -62,6 +62,11 @@ def all_settings(candidate: Candidate, engine: str, target: LaunchTarget) -> dic
     return {**params, **{f"env {name}": value for name, value in env.items()}}
 
 
+def server_words(kind: str, version: str | None, image: str | None) -> str:
+    """What runs, in words: `vllm 0.26.0, image vllm/vllm-openai:v0.26.0`."""
+    return f"{kind} {version or '(version not known)'}" + (f", image {image}" if image else "")
+
+
 def with_program(spec: StudySpec, engine: Engine, target: LaunchTarget) -> LaunchTarget:
     """The target with the program or image of a pasted baseline command. Raises InputError."""
     if not isinstance(spec.baseline, str):

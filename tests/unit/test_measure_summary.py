@@ -109,7 +109,7 @@ def test_the_diagnosis_names_what_bounds_a_candidate(
 
 def test_nothing_is_diagnosed_where_nothing_succeeded() -> None:
     found = diagnose_load([record(0, failure="cut")], {})
-    assert found == {"bound": "unknown", "ttft_share": None, "evidence": []}
+    assert found == {"bound": "unknown", "ttft_share": None, "evidence": [], "knobs": []}
 
 
 @pytest.mark.parametrize(

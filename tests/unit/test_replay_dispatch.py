@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -230,3 +231,50 @@ def test_progress_counts_and_gives_running_percentiles() -> None:
     assert (progress["sent"], progress["finished"], progress["failed"]) == (4, 4, 0)
     assert progress["ttft_p95_s"] >= 0.02
     assert progress["tpot_p95_s"] is None  # one token each
+
+
+def background(index: int, due_s: float) -> Job:
+    return replace(job(index, due_s), measured=False)
+
+
+def test_background_ends_with_the_last_measured_answer_and_leaves_no_failure() -> None:
+    orders = shard(job(0), job(1, 0.02), *(background(k, 0.01 * k) for k in range(2, 60)))
+    wire = Wire(0.15)
+    records, dispatcher, _ = run(replace(orders, scored=True), wire)
+    measured = [record for record in records if record.measured]
+    others = [record for record in records if not record.measured]
+
+    assert [record.failure for record in measured] == [None, None]
+    assert dispatcher.aborted is None
+    assert 1 <= len(others) < 58  # some were sent meanwhile; what was not sent left no record
+    assert {record.failure for record in others} <= {None, "cut"}
+    progress = dispatcher.progress()
+    assert (progress["sent"], progress["finished"], progress["left"]) == (2, 2, 0)
+    assert progress["failed"] == 0
+
+
+def test_one_of_several_workers_goes_on_until_it_is_told() -> None:
+    orders = replace(shard(job(0), *(background(k, 0.01 * k) for k in range(1, 99))),
+                     scored=True, alone=False)  # fmt: skip
+    told: list[Dispatcher] = []
+
+    def tell(number: int) -> None:
+        if number == 30:
+            told[0].enough()
+
+    records: list[RequestRecord] = []
+    wire = Wire(on_send=tell)
+    told.append(Dispatcher(orders, wire, lambda job: b"x" * job.body_bytes, records.append))
+
+    async def main() -> None:
+        await told[0].run(time.monotonic())
+
+    asyncio.run(main())
+    assert max(record.index for record in records) in (29, 30, 31)
+    assert records[0].measured
+
+
+def test_warm_up_requests_are_what_their_replay_is_about() -> None:
+    records, dispatcher, _ = run(shard(*(background(k, 0.0) for k in range(4))), Wire())
+    assert len(records) == 4
+    assert dispatcher.progress()["finished"] == 4

@@ -1,4 +1,4 @@
-"""A warm cache is another experiment: a repeat must not find what the measurement before it left."""
+"""A warm cache is another experiment: a repeat must not find what another measurement left."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_repeats_start_in_the_same_cache_state_which_is_stored_with_the_result(
         Request(at_s=0.02 * k, input_tokens=16, output_tokens=3, blocks=(k,)) for k in range(20)
     )
     trace = Trace(requests=requests, block_size=16)
-    launched = SimpleNamespace(url=server.url, plan=SimpleNamespace(model="m", engine="vllm", argv=()), poll=lambda: None)
+    launched = SimpleNamespace(
+        url=server.url, plan=SimpleNamespace(model="m", engine="vllm", argv=()), poll=lambda: None
+    )
     medians = []
     for repeat in range(2):
         folder = tmp_path / str(repeat)

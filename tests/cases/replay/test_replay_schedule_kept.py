@@ -209,3 +209,26 @@ def test_a_missing_key_and_an_empty_plan(tmp_path: Path, serve: Serve, run: Run)
             clock=SystemClock(), stop=StopSignal(), alive=lambda: True,
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_load_goes_on_until_the_last_measured_answer_has_ended(
+    serve: Serve, run: Run, workers: int
+) -> None:
+    def slow_at_the_end(number: int, body: object) -> Script:
+        return good_answer(3, first=1.0 if number == 19 else 0.05)
+
+    server = serve(slow_at_the_end)
+    plan = [planned(k, 0.02 * k, measured=k < 20) for k in range(2000)]
+    options = ReplayOptions(workers=workers, drain_timeout_s=5.0)
+    result = run(plan, server, options=options)
+    measured = [record for record in result.records if record.measured]
+    ended = max(record.end_s or 0.0 for record in measured)
+    began = [record.begun_s for record in result.records if record.begun_s is not None]
+
+    assert [record.failure for record in measured] == [None] * 20
+    assert result.aborted is None
+    assert result.window_s == (0.0, pytest.approx(0.4))
+    assert ended > 1.3
+    assert max(began) > ended - 0.3  # requests were still sent while the last one ran
+    assert max(began) < ended + 3.0  # and soon no more: 40 s of them were planned

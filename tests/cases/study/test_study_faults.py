@@ -188,6 +188,7 @@ def test_study_fault_stops_before_the_second_launch(
     assert (end.exit_code, type(end.error)) == (2, InputError)
     assert play.last.reason == reason
     assert words in end.error.message
+    assert "from vllm (version not known)" in end.error.seen
     assert "--trial 0" in end.error.hint
 
 

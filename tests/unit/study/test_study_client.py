@@ -3,6 +3,7 @@ from __future__ import annotations
 from autotune.replay.calibration import ClientPlan
 from autotune.study import client
 from autotune.study.client import SPAN_S, expected_chunks_per_s, stronger
+from autotune.study.measuring import sequence_cap
 from autotune.workload.trace import Request
 
 
@@ -26,3 +27,10 @@ def test_a_stronger_client_has_twice_the_workers_while_there_are_cores(monkeypat
     assert stronger(plan).workers == 4
     monkeypatch.setattr(client, "own_cores", lambda: (0, 1))
     assert stronger(ClientPlan()) == ClientPlan()
+
+
+def test_the_sequence_cap_is_read_from_the_launch_line() -> None:
+    assert sequence_cap(()) is None
+    assert sequence_cap(("vllm", "serve", "m", "--max-num-seqs", "64")) == 64
+    assert sequence_cap(("x", "--max-num-seqs=8", "--max-running-requests", "9")) == 9
+    assert sequence_cap(("x", "--max-num-seqs")) is None

@@ -294,21 +294,15 @@ def test_server_is_ended_even_when_the_disk_takes_no_event_any_more(
     runner = executor(lab, launcher)
     serving(monkeypatch, runner, make.served(0.1), lab.clock)
 
-    def full(_: Any) -> None:
+    def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Session, "warm_up", lambda _: setattr(lab.directory, "append_event", full))
-    lab.directory = Full(lab.directory.path)
-    runner._events._directory = lab.directory
+    monkeypatch.setattr(
+        Session, "warm_up", lambda _: monkeypatch.setattr(StudyDirectory, "append_event", full)
+    )
     with pytest.raises(OSError, match="No space left"):
         runner.run(task(make))
     assert launcher.stopped == [False]
-
-
-class Full(StudyDirectory):
-    """A directory whose methods can be replaced."""
-
-    __slots__ = ("append_event",)
 
 
 class Broken:
