@@ -232,8 +232,11 @@ class _Case:
 
     @property
     def noise(self) -> float | None:
-        first = self.baseline.value if self.baseline is not None else None
-        return noise_of([first, *(pair.baseline_value for pair in self.pairs)])
+        repeats = [pair.baseline_value for pair in self.pairs]
+        if len(repeats) >= 2:
+            # The first launch saw the search's traffic: its value is no repeat of these
+            return noise_of(repeats)
+        return noise_of([self.baseline.value if self.baseline is not None else None, *repeats])
 
     def gain(self, log_ratio: float) -> float:
         """The log ratio with the sign that makes positive an improvement."""

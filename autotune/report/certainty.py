@@ -36,6 +36,12 @@ def luck(view: StudyView) -> str | None:
     search, confirmed = verdict.search_value, verdict.best_value
     if search is None or not confirmed:
         return None
+    if view.workload.get("held_out") is True:
+        # Other traffic, other values: only the changes can be compared
+        today = view.goal(view.baseline) if view.baseline else None
+        if not today or search <= 0:
+            return None
+        return f"on its own traffic the search saw {change_words(metric, search / today)}"
     off = search / confirmed - 1
     lucky = off > 0 if view.maximized else off < 0
     if abs(off) < 0.0005:
