@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from autotune.cli import cross_check, replay_progress
 from autotune.cli.console import result, result_json, say
 from autotune.cli.inputs import workload_path
 from autotune.cli.signals import stop_on_signals
 from autotune.clock import StopSignal, SystemClock
-from autotune.engines.catalog import engine_for
+from autotune.engines.catalog import exposed_metrics
 from autotune.engines.plan import LaunchPlan
 from autotune.errors import EnvironmentFault, InputError, Untrustworthy
 from autotune.launch.attach import AttachLauncher
 from autotune.launch.launcher import RunningServer, Ticket
 from autotune.measure.measurement import Measurement
+from autotune.measure.telemetry import scrape
 from autotune.report.numbers import Units, quantity
 from autotune.spec.expressions import Constraint, parse_constraint
 from autotune.spec.units import parse_duration
@@ -83,7 +86,7 @@ def replay(
         engine="generic", launcher="attach", argv=(), model=model or served_model(url), url=url
     )
     launcher.check(plan)
-    settings = _settings(trace, constraints, plan.model)
+    settings = _settings(trace, constraints, plan.model, url)
     with stop_on_signals(stop), tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
         folder = Path(scratch)
         server = launcher.start(plan, Ticket(study_id="replay", trial=0, directory=folder))
@@ -109,17 +112,27 @@ def replay(
     return 0
 
 
-def _settings(trace: Selection, constraints: Sequence[Constraint], model: str) -> MeasureSettings:
+def _settings(
+    trace: Selection, constraints: Sequence[Constraint], model: str, url: str
+) -> MeasureSettings:
     return MeasureSettings(
         objectives=(),
         constraints=constraints,
-        metric_names=engine_for("vllm").metric_names(),
+        metric_names=exposed_metrics(_page(url)),
         vocab_size=vocab_of(model),
         warmup=None,
         priming=trace.priming,
         drain_s=max(LEAST_DRAIN_S, DRAIN_FACTOR * trace.search.duration_s),
         api_key_env="OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None,
     )
+
+
+def _page(url: str) -> list[str]:
+    """The names on a server's `/metrics`; a server without one is normal."""
+    try:
+        return list(scrape(url))
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return []
 
 
 def _hand_over(
@@ -245,8 +258,6 @@ def measurement_text(measurement: Measurement) -> str:
 
 def served_model(url: str) -> str:
     """The only model that a server lists. Raises EnvironmentFault or InputError."""
-    import httpx
-
     try:
         listed = httpx.get(f"{url.rstrip('/')}/v1/models", timeout=10, trust_env=False)
         names = [str(entry["id"]) for entry in listed.json()["data"]]

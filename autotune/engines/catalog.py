@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from shutil import which
 
@@ -57,6 +57,20 @@ def flag_problems(kind: str, names: Iterable[str], version: str | None) -> dict[
     facts = engine_facts(kind)
     found = {name: flag_problem(facts, name, version) for name in names}
     return {name: problem for name, problem in found.items() if problem is not None}
+
+
+def exposed_metrics(names: Collection[str]) -> Mapping[str, str]:
+    """Our name -> Prometheus name for the engine whose names a `/metrics` page holds; vLLM's where
+    it cannot be told. Also for engines that can only be attached to.
+    """
+    kind = "sglang" if any(name.startswith("sglang:") for name in names) else "vllm"
+    page = set(names)
+    found: dict[str, str] = {}
+    for key, entries in engine_facts(kind).metrics.items():
+        spellings = [one.name for one in entries]
+        bases = (name for name in spellings if {name, f"{name}_count", f"{name}_bucket"} & page)
+        found[key] = next(bases, spellings[-1])
+    return found
 
 
 def is_known_flag(kind: str, name: str) -> bool:

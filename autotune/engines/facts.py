@@ -117,6 +117,15 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """A metric as the engine exposes it to Prometheus, and the versions that call it so."""
+
+    name: str
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
     """Everything known about one kind of engine."""
 
@@ -130,7 +139,7 @@ class EngineFacts:
     removed: Mapping[str, Removed]
     managed: Mapping[str, str]
     secrets: Mapping[str, str]
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, tuple[Exposed, ...]]
     routes: Mapping[str, str]
     caches: tuple[Cache, ...]
     shm: Mapping[str, Any]
@@ -149,6 +158,15 @@ class EngineFacts:
     def compile_flags(self, version: str | None) -> tuple[str, ...]:
         """Flags whose new values make a start a cold one in this version."""
         return tuple(name for name, since in self.compile_key.items() if applies(version, since))
+
+    def metric_names(self, version: str | None) -> dict[str, str]:
+        """Our name -> the engine's; the newest one where the version is not known."""
+        return {
+            key: one.name
+            for key, entries in self.metrics.items()
+            for one in entries
+            if applies(version, one.since, one.until)
+        }
 
     def stage_rank(self, stage: str | None) -> int:
         """The place of a stage in the start-up order; -1 for none."""
@@ -224,6 +242,12 @@ def _removed(name: str, entry: Mapping[str, str]) -> Removed:
     )
 
 
+def _exposed(entry: str | Sequence[Mapping[str, str]]) -> tuple[Exposed, ...]:
+    if isinstance(entry, str):
+        return (Exposed(name=entry),)
+    return tuple(Exposed(**one) for one in entry)
+
+
 @cache
 def engine_facts(engine: str) -> EngineFacts:
     """The facts of `vllm`, `sglang` or `generic`; the simulated engine speaks vLLM's language."""
@@ -240,7 +264,7 @@ def engine_facts(engine: str) -> EngineFacts:
         removed={key: _removed(key, entry) for key, entry in data.get("removed", {}).items()},
         managed=data.get("managed", {}),
         secrets=data.get("secrets", {}),
-        metrics=data.get("metrics", {}),
+        metrics={key: _exposed(entry) for key, entry in data.get("metrics", {}).items()},
         routes=data.get("routes", {}),
         caches=tuple(Cache(**entry) for entry in data.get("caches", ())),
         shm=data.get("shm", {}),

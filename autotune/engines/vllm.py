@@ -83,7 +83,7 @@ class VllmEngine:
 
     def metric_names(self) -> Mapping[str, str]:
         """Our name -> Prometheus name."""
-        return self.facts.metrics
+        return self.facts.metric_names(self._version)
 
     def default_command(self, target: LaunchTarget) -> tuple[str, ...]:
         """How the server is started where the study does not say. Raises InputError if unknown."""
