@@ -270,7 +270,8 @@ class TrialExecutor:
         """Whether the server has ended by itself. One that broke answers off may be about to: an
         API server outlives its engine by seconds, and the replay may be over sooner.
         """
-        broken = any(record.failure in _LAST_WORDS for record in result.records)
+        # Background load is broken off by the client itself, and is never measured
+        broken = any(r.measured and r.failure in _LAST_WORDS for r in result.records)
         until = self._clock.monotonic() + (DEATH_WAIT_S if broken else 0.0)
         while (ended := server.poll()) is None and self._clock.monotonic() < until:
             self._clock.sleep(0.05)

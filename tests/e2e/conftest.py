@@ -60,7 +60,7 @@ class Bench:
 
     def write(self, **changes: Any) -> Path:
         """Write the workload and a study file; `changes` replace top-level keys, None removes."""
-        rows = [{"t": round(i * 0.05, 3), "in": 2000 + 10 * i, "out": 8} for i in range(15)]
+        rows = [{"t": round(i * 0.08, 3), "in": 1000 + 10 * i, "out": 8} for i in range(15)]
         (self.folder / "tiny.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
         args = {"sim-profile": "quickstart", "sim-startup": 0.3, "sim-seed": 1}
         study = {

@@ -38,6 +38,7 @@ def study_of(bench: Any, engine: dict[str, Any], model: str, trials: int) -> Pat
         },
         baseline={"max-num-seqs": 1, "enable-prefix-caching": "off"},
         space="vllm-cpu",
+        workload={"path": "cpu-tiny", "window": "5s", "warmup": 2},
         constraints=["tpot_p95 <= 2s"],
         budget={"trials": trials},
     )

@@ -309,6 +309,25 @@ class Broken:
     """A request that was answered with the error of a dying server."""
 
     failure = "http_5xx"
+    measured = True
+
+
+class Cut:
+    """Load behind the window, broken off by the client once the last answer was there."""
+
+    failure = "cut"
+    measured = False
+
+
+def test_load_that_the_client_broke_off_itself_makes_nobody_wait(
+    lab: Any, make: Any, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = executor(lab, launcher)
+    session = serving(monkeypatch, runner, make.served(0.1), lab.clock)
+    session.records = (Cut(),)
+    record, _ = runner.run(task(make))
+    assert record.state == "measured"
+    assert record.seconds["total"] == pytest.approx(4.0, abs=0.1)
 
 
 @pytest.mark.parametrize("dies_after_s", [0.0, 2.0])
