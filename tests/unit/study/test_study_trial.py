@@ -323,10 +323,12 @@ def test_load_that_the_client_broke_off_itself_makes_nobody_wait(
     lab: Any, make: Any, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = executor(lab, launcher)
-    session = serving(monkeypatch, runner, make.served(0.1), lab.clock)
+    session = serving(
+        monkeypatch, runner, make.diagnosis("candidate", "requests_failed"), lab.clock
+    )
     session.records = (Cut(),)
     record, _ = runner.run(task(make))
-    assert record.state == "measured"
+    assert record.reason == "requests_failed"
     assert record.seconds["total"] == pytest.approx(4.0, abs=0.1)
 
 
