@@ -97,6 +97,6 @@ def test_vllm_finds_as_much_in_its_cache_as_the_trace_says(tmp_path: Path) -> No
         server.stop()
     queries, hits, prompts = (b - a for a, b in zip(before, after, strict=True))
     assert measurement.ok == measurement.planned == 30
-    # A little background load may follow the last measured request
-    assert prompts == queries >= sum(r.input_tokens for r in trace.requests)
+    # A little load follows the last measured request; what is broken off was asked, not computed
+    assert queries >= prompts >= sum(r.input_tokens for r in trace.requests)
     assert hits / queries == pytest.approx(reuse, abs=0.01)
