@@ -11,7 +11,7 @@ from autotune.search.finalists import Contender, choose
 from autotune.search.proposer import Known
 from autotune.space.candidate import Candidate
 from autotune.spec.expressions import Objective
-from autotune.study.ranking import baseline_record, best_trial
+from autotune.study.ranking import baseline_record, best_trial, failed_again
 from autotune.study.record import TrialRecord
 
 
@@ -29,12 +29,14 @@ class Conclusion:
         self._baseline = baseline
 
     def finalists(self, count: int) -> list[TrialRecord]:
-        """The search trials that are worth a confirmation, best first: feasible and better than
-        the baseline; at most `count`.
+        """The search trials that are worth a confirmation, best first: feasible, better than the
+        baseline, and not failed in a later launch; at most `count`.
         """
         origin = baseline_record(self._records)
+        out = failed_again(self._records)
+        searched = [r for r in self._records if r.role == "search" and r.candidate not in out]
         chosen = choose(
-            [self._contender(r) for r in self._records if r.role == "search"],
+            [self._contender(r) for r in searched],
             None if origin is None else self._contender(origin),
             direction=self._objectives[0].direction,
             count=count,

@@ -44,13 +44,21 @@ def baseline_record(records: Sequence[TrialRecord]) -> TrialRecord | None:
     )
 
 
+def failed_again(records: Sequence[TrialRecord]) -> set[Candidate]:
+    """Settings that failed when they were launched again: a server that dies in one launch of a few
+    is nobody's recommendation, whatever it measured in the others.
+    """
+    return {r.candidate for r in records if r.is_repeat and r.state == "infeasible"}
+
+
 def best_trial(
     records: Sequence[TrialRecord], objectives: Sequence[str | Objective]
 ) -> TrialRecord | None:
     """The best trial among finished ones, or None when none is measured and within the limits.
 
     Only measured, feasible trials of the baseline and the search compete: a confirmation launch is
-    a repeat, and the luckiest repeat must not win. The first objective decides; equal values go to
+    a repeat, and the luckiest repeat must not win. One whose settings failed in a later launch is
+    out. The first objective decides; equal values go to
     the trial with fewer knobs changed from the baseline, then to the lower number.
     """
     baseline = baseline_record(records)
@@ -62,11 +70,13 @@ def best_trial(
         cost = -value if is_maximized(objectives[0]) else value
         return cost, len(record.candidate.changed_from(origin)), record.number
 
+    out = failed_again(records)
     competing = [
         record
         for record in records
         if not record.is_repeat
         and record.feasible
+        and record.candidate not in out
         and objective_value(record, objectives) is not None
     ]
     return min(competing, key=order, default=None)

@@ -214,6 +214,12 @@ class StudyRunner:
                 return f"the confirmation was cut short: {decision.reason}"
             record, outcome = self._launch("confirm", candidate, pair=launch.pair)
             self._judge(record, outcome)
+            if record.state == "infeasible" and candidate != baseline.candidate:
+                self._note(
+                    f"trial {record.number}: a finalist failed when launched again "
+                    f"({record.message}); it is out, the next best is confirmed instead"
+                )
+                return self._confirm()
         return None
 
     # ---- one trial
@@ -307,7 +313,10 @@ class StudyRunner:
         return [r for r in self._records if r.state != "interrupted"]
 
     def _durations(self) -> list[float]:
-        return [r.seconds["total"] for r in self._finished() if "total" in r.seconds]
+        """What whole launches took: one that failed early says nothing about the next."""
+        ended = [r for r in self._finished() if "total" in r.seconds]
+        whole = [r for r in ended if r.state == "measured"]
+        return [r.seconds["total"] for r in whole or ended]
 
     def _launch_s(self) -> float | None:
         durations = self._durations()

@@ -148,3 +148,20 @@ def test_maximized_objectives_are_ranked_the_other_way(make: Any) -> None:
     found = Conclusion(trials, [goal], make.baseline)
     assert [f.number for f in found.finalists(1)] == [1]
     assert found.verdict().best == pytest.approx(1)
+
+
+def test_settings_that_fail_in_one_of_a_few_launches_are_nobodys_recommendation(make: Any) -> None:
+    trials = [
+        record(0, 8, 0.10),
+        record(1, 16, 0.04),
+        record(2, 32, 0.05),
+        record(3, 8, 0.10, role="confirm", pair=0),
+        record(4, 16, 0.04, role="confirm", pair=0),
+        record(5, 16, role="confirm", pair=1),
+    ]
+    found = conclusion(make, *trials)
+    assert [f.number for f in found.finalists(1)] == [2]
+    assert found.verdict().best == 2
+    best = best_trial(trials, [GOAL])
+    assert best is not None
+    assert best.number == 2

@@ -151,6 +151,27 @@ def test_confirmation_launches_pairs_in_alternating_order(lab: Any, make: Any) -
     assert len(end.verdict.pairs) == 3
 
 
+def test_finalist_that_fails_when_launched_again_hands_over_to_the_next(
+    lab: Any, make: Any
+) -> None:
+    values = {make.baseline: 0.1, make.candidate(16): 0.04, make.candidate(32): 0.05}
+    lab.script = lambda task: (
+        make.diagnosis("candidate", "oom_under_load")
+        if task.role == "confirm" and task.candidate == make.candidate(16) and task.pair == 1
+        else make.served(values[task.candidate])
+    )
+    lab.prepare(budget={"trials": 3}, search={"repeats": 3})
+    end = lab.runs(make.candidate(16), make.candidate(32))
+    confirm = [(t.pair, t.candidate.params["max-num-seqs"]) for t in lab.tasks
+               if t.role == "confirm"]  # fmt: skip
+    assert confirm[:3] == [(0, 8), (0, 16), (1, 16)]
+    assert confirm[3:] == [(0, 32), (1, 32), (1, 8), (2, 8), (2, 32)]
+    assert end.verdict.verdict == "better"
+    assert end.verdict.confirmed
+    assert end.verdict.best == 2
+    assert len(end.verdict.pairs) == 3
+
+
 def test_resumed_run_goes_on_inside_the_confirmation(lab: Any, make: Any) -> None:
     lab.script = lambda task: (
         Interrupted(message="stopped by the user")
