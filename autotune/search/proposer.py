@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from autotune.measure.outcome import Outcome
@@ -12,10 +12,16 @@ from autotune.space.candidate import Candidate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A candidate to measure. `token` is the proposer's own handle for `tell`."""
+    """A candidate to measure. `token` is the proposer's own handle for `tell`.
+
+    `why`: the reason in words ("predicted to be 12 % faster", "one step back from trial 7").
+    `predicted`: metric key -> expected value in base units, from proposers that have a model.
+    """
 
     candidate: Candidate
     token: int
+    why: str | None = None
+    predicted: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,10 @@ class TrialRecord:
     started_at: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     simulated: bool = False
+    why: str | None = None
+    """Why the search tried it, in words; None where there is nothing to say."""
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    """Metric key -> the value that the proposer expected, in base units."""
     memory: Mapping[str, Json] = field(default_factory=dict)
     """`estimate` (before the launch) and `log` (what the engine said), each name -> GiB or tokens
     of one GPU; only what is known."""
@@ -63,8 +67,9 @@ class TrialRecord:
 
     def to_json(self) -> dict[str, Json]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("params", "values", "constraints", "limits", "seconds", "memory", "facts"):
-            data[name] = dict(data[name])
+        for name, value in data.items():
+            if isinstance(value, Mapping):
+                data[name] = dict(value)
         data["evidence"] = list(self.evidence)
         return {**data, "candidate": self.candidate.fingerprint}
 

@@ -30,7 +30,8 @@ from autotune.study.record import Role, TrialRecord
 from autotune.study.refusals import Refusals
 from autotune.study.stream import EventStream, begin_words
 from autotune.study.target import all_settings, server_words
-from autotune.study.trial import TrialExecutor, TrialTask
+from autotune.study.task import TrialTask
+from autotune.study.trial import TrialExecutor
 
 _VOID = frozenset({"measurement_invalid", "client_failed"})
 """Reasons of our own client's: they say nothing, and another launch may go well."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
-from autotune.engines.engine import Diagnosis, ExitInfo, Phase
+from autotune.engines.engine import Diagnosis, Phase
 from autotune.engines.memory_log import read_memory
 from autotune.engines.plan import Deployment, LaunchPlan
 from autotune.engines.redaction import mask
@@ -24,28 +22,24 @@ from autotune.launch.gpus import memory_used, wait_memory_back
 from autotune.launch.launcher import RunningServer, Ticket
 from autotune.launch.readiness import NotReady, log_tail, wait_ready
 from autotune.launch.server_log import log_head
-from autotune.measure.measurement import Measurement
 from autotune.measure.outcome import (
     Infeasible,
     Measured,
     Outcome,
-    Score,
     Stopped,
     Unmeasurable,
 )
-from autotune.replay.records import ReplayResult
-from autotune.space.candidate import Candidate
 from autotune.study.directory import StudyDirectory, write_json, write_text
-from autotune.study.measuring import Measurer, MeasureSession
 from autotune.study.memory_fit import MemoryFit, memory_block
 from autotune.study.phases import PhaseClock, phase_history
 from autotune.study.prepare import PreparedStudy
-from autotune.study.record import Role, State, TrialRecord
+from autotune.study.record import TrialRecord
 from autotune.study.stream import EventStream
+from autotune.study.task import TrialTask
+from autotune.study.trial_record import record_of
 from autotune.study.version_watch import VersionWatch
+from autotune.study.visit import Ended, Visitor
 
-_FAULTS = {"environment": "environment", "foreign_server": "environment", "budget_ended": None}
-"""Reason of an unmeasurable trial -> whose fault it is; any other is our client's."""
 LOG_LINES_FOR_DIAGNOSIS = 4000
 """A root cause may stand far above the last line; 4,000 lines is a few hundred kilobytes."""
 
@@ -53,39 +47,6 @@ LOG_LINES_OF_START = 2000
 """Within so many lines an engine has told what its memory went to."""
 MEMORY_WAIT_S = 60.0
 """GPU memory of an ended engine comes back late, and is charged to the next one."""
-
-DEATH_WAIT_S = 3.0
-"""So long a server that broke answers off is watched for its end before it is judged as alive."""
-_LAST_WORDS = frozenset({"refused", "http_5xx", "cut", "in_band_error"})
-"""How requests fail at a server that is dying."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialTask:
-    """What one trial shall do. Plain values, so that another process could do it.
-
-    `held_out`: replay the held-out window instead of the search window. `baseline`: metrics that
-    relative limits refer to (None: this trial is its own reference). `deadline_s`: seconds from
-    its start until its replay must be over. `start_s`: seconds that its start is expected to take.
-    """
-
-    number: int
-    role: Role
-    candidate: Candidate
-    pair: int | None = None
-    held_out: bool = False
-    baseline: Mapping[str, float | None] | None = None
-    deadline_s: float | None = None
-    start_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A server that ended, or never came up, before there was a measurement."""
-
-    phase: Phase
-    exit_info: ExitInfo | None
-    failure: NotReady | None = None
 
 
 class TrialExecutor:
@@ -109,7 +70,7 @@ class TrialExecutor:
         self._stop = stop
         self._render_script = render_script
         self._fit = fit
-        self._measurer = Measurer(study.measure, clock=clock, stop=stop)
+        self._visitor = Visitor(study, events, clock=clock, stop=stop)
         self._history = phase_history(directory)
         self._versions = VersionWatch(study.engine.kind, study.engine_version)
         gpus = study.target.gpus
@@ -195,7 +156,7 @@ class TrialExecutor:
             with phases.phase("launching", expected_s=task.start_s):
                 server = self._study.launcher.start(plan, ticket)
                 startup_s = self._ready(server, task, phases.left_s)
-            result = self._measure(task, server, startup_s, folder, phases)
+            result = self._visitor.run(task, server, startup_s, folder, phases)
         except NotReady as failure:
             result = Ended(failure=failure, exit_info=failure.exit_info, phase="startup")
         finally:
@@ -224,58 +185,6 @@ class TrialExecutor:
         if (note := self._versions.look(server.url)) is not None:
             self._events.emit("note", message=note)
         return seconds
-
-    def _measure(
-        self,
-        task: TrialTask,
-        server: RunningServer,
-        startup_s: float,
-        folder: Path,
-        phases: PhaseClock,
-    ) -> Outcome | Ended:
-        held_out = self._study.held_out if task.held_out else None
-        session = self._measurer.session(
-            server,
-            held_out or self._study.search_trace,
-            folder,
-            startup_s,
-            salt=f"{self._study.study_id}-{task.number}",
-            held_out=held_out is not None,
-        )
-        outcome = self._judged(task, server, session, phases)
-        if isinstance(outcome, Unmeasurable) and outcome.measurement is not None:
-            again = session.again(outcome.measurement.validity, left_s=phases.left_s)
-            if again is not None:
-                words = "; ".join(again.repeated_because)
-                self._events.emit("note", message=f"trial {task.number} is measured again: {words}")
-                outcome = self._judged(task, server, again, phases)
-        return outcome
-
-    def _judged(
-        self, task: TrialTask, server: RunningServer, session: MeasureSession, phases: PhaseClock
-    ) -> Outcome | Ended:
-        with phases.phase("warming"):
-            session.warm_up()
-        with phases.phase("replaying", expected_s=session.expected_s):
-            result = session.replay(
-                deadline_s=phases.left_s,
-                on_progress=lambda progress: self._events.progress(task.number, progress),
-            )
-        if result.aborted == "server_died" or self._dies(server, result):
-            return Ended(exit_info=server.poll(), phase="load")
-        with phases.phase("scoring"):
-            return session.judge(result, baseline=task.baseline)
-
-    def _dies(self, server: RunningServer, result: ReplayResult) -> bool:
-        """Whether the server has ended by itself. One that broke answers off may be about to: an
-        API server outlives its engine by seconds, and the replay may be over sooner.
-        """
-        # Background load is broken off by the client itself, and is never measured
-        broken = any(r.measured and r.failure in _LAST_WORDS for r in result.records)
-        until = self._clock.monotonic() + (DEATH_WAIT_S if broken else 0.0)
-        while (ended := server.poll()) is None and self._clock.monotonic() < until:
-            self._clock.sleep(0.05)
-        return ended is not None
 
     def _explained(
         self, ended: Ended, server: RunningServer | None, left_s: float | None
@@ -344,57 +253,3 @@ def _log(server: RunningServer | None) -> list[str]:
     if server is None or server.log_path is None:
         return []
     return log_tail(server.log_path, LOG_LINES_FOR_DIAGNOSIS)
-
-
-def record_of(
-    task: TrialTask,
-    outcome: Outcome,
-    started_at: str,
-    seconds: Mapping[str, float],
-    *,
-    simulated: bool,
-    memory: Mapping[str, Json] = MappingProxyType({}),
-) -> TrialRecord:
-    """The record of an outcome: the only place where outcomes become files."""
-    state: State
-    score: Score | None = None
-    details: dict[str, Json] = {}
-    validity: str | None = None
-    match outcome:
-        case Measured(measurement=measurement, score=score):
-            state, validity = "measured", measurement.validity.verdict
-            details = {"message": "; ".join(measurement.validity.reasons) or None}
-        case Infeasible(diagnosis=d):
-            # An unknown failure says nothing for certain; it is kept apart from real verdicts.
-            state = "infeasible" if d.fault in ("candidate", "study") else "unmeasurable"
-            details = {
-                "fault": d.fault, "reason": d.reason, "phase": d.phase, "remedy": d.remedy,
-                "message": d.message, "evidence": tuple(d.evidence), "facts": dict(d.facts),
-            }  # fmt: skip
-        case Unmeasurable(reason=reason, message=message, measurement=measurement):
-            state = "unmeasurable"
-            details = {"fault": _FAULTS.get(reason, "tool"), "reason": reason, "message": message}
-            validity = _verdict(measurement)
-        case Stopped(message=message):
-            state, details = "interrupted", {"reason": "interrupted", "message": message}
-    return TrialRecord(
-        number=task.number,
-        role=task.role,
-        state=state,
-        params=dict(task.candidate.params),
-        values=dict(score.values) if score else {},
-        constraints=dict(score.violations) if score else {},
-        limits=dict(score.limits) if score else {},
-        feasible=score is not None and score.feasible,
-        pair=task.pair,
-        validity=validity,
-        started_at=started_at,
-        seconds=dict(seconds),
-        simulated=simulated,
-        memory=memory,
-        **details,
-    )
-
-
-def _verdict(measurement: Measurement | None) -> str | None:
-    return None if measurement is None else measurement.validity.verdict

@@ -26,7 +26,8 @@ from autotune.study.record import TrialRecord
 from autotune.study.runner import StudyEnd, StudyRunner
 from autotune.study.snapshot import write_snapshot
 from autotune.study.stream import EventStream
-from autotune.study.trial import TrialTask, record_of
+from autotune.study.task import TrialTask
+from autotune.study.trial_record import record_of
 
 LAUNCH_S = 10.0
 BASELINE = Candidate({"max-num-seqs": 8})

@@ -16,7 +16,8 @@ from autotune.replay.records import ClientHealth, ReplayResult
 from autotune.study import client, trial
 from autotune.study.measuring import MeasureSession, MeasureSettings
 from autotune.study.stream import EventStream
-from autotune.study.trial import TrialExecutor, TrialTask
+from autotune.study.task import TrialTask
+from autotune.study.trial import TrialExecutor
 from autotune.workload.trace import Request, Trace
 
 BUSY = Validity(verdict="invalid", reasons=("the client was busy",), causes=("client_busy",))
@@ -113,7 +114,7 @@ def attempt(lab: Any, make: Any, ends: list[Outcome], monkeypatch: pytest.Monkey
         clock=lab.clock, stop=lab.stop, render_script=lambda plan, number: "",
     )  # fmt: skip
     scripted = Scripted(ends)
-    monkeypatch.setattr(executor._measurer, "session", lambda *a, **k: scripted)
+    monkeypatch.setattr(executor._visitor._measurer, "session", lambda *a, **k: scripted)
     phases = trial.PhaseClock(executor._events, lab.clock, {}, 0, None)
     task = TrialTask(number=0, role="search", candidate=make.candidate(16))
     found = executor._measure(task, Server(), 1.0, Path(), phases)  # type: ignore[arg-type]

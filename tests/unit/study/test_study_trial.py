@@ -15,10 +15,11 @@ from autotune.engines.engine import ExitInfo
 from autotune.engines.plan import LaunchPlan
 from autotune.errors import EnvironmentFault, InputError, Interrupted, Untrustworthy
 from autotune.launch.launcher import Ticket
-from autotune.study import trial
+from autotune.study import trial, visit
 from autotune.study.directory import StudyDirectory
 from autotune.study.stream import EventStream
-from autotune.study.trial import TrialExecutor, TrialTask
+from autotune.study.task import TrialTask
+from autotune.study.trial import TrialExecutor
 
 UNKNOWN_FLAG = (
     "usage: autotune.simulator serve [-h]\n"
@@ -246,7 +247,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, runner: TrialExecutor, ends: Any, c
         return 4.0
 
     monkeypatch.setattr(trial, "wait_ready", ready)
-    monkeypatch.setattr(runner._measurer, "session", lambda *a, **k: session)
+    monkeypatch.setattr(runner._visitor._measurer, "session", lambda *a, **k: session)
     return session
 
 
@@ -361,4 +362,4 @@ def test_server_that_answers_badly_but_lives_is_judged_by_its_answers(
     session.records = (Broken(),)
     record, _ = runner.run(task(make))
     assert record.reason == "requests_failed"
-    assert record.seconds["total"] == pytest.approx(4.0 + trial.DEATH_WAIT_S, abs=0.1)
+    assert record.seconds["total"] == pytest.approx(4.0 + visit.DEATH_WAIT_S, abs=0.1)
