@@ -117,7 +117,7 @@ def attempt(lab: Any, make: Any, ends: list[Outcome], monkeypatch: pytest.Monkey
     monkeypatch.setattr(executor._visitor._measurer, "session", lambda *a, **k: scripted)
     phases = trial.PhaseClock(executor._events, lab.clock, {}, 0, None)
     task = TrialTask(number=0, role="search", candidate=make.candidate(16))
-    found = executor._measure(task, Server(), 1.0, Path(), phases)  # type: ignore[arg-type]
+    found = executor._visitor.run(task, Server(), 1.0, Path(), phases)  # type: ignore[arg-type]
     return found, scripted
 
 
