@@ -47,7 +47,7 @@ install_engine() {
 
 make_model() {
   say "making the model in $model"
-  local work
+  # Not local: the trap runs after this function has ended
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   "$venv/bin/pip" install -q gguf accelerate
