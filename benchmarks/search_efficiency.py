@@ -1,154 +1,226 @@
-"""How much sooner the model-based search finds good settings than random search.
+"""How much GPU time a search needs to come near the best settings, by search method.
 
-Prints one row per problem and sampler: the median regret (best feasible value over the optimum, in
-percent) after 5, 10, 20 and 30 launches, and the share of launches that crashed. Problems are
-synthetic, with 2 % noise and launch failures; nothing is really launched. Run:
-`python benchmarks/search_efficiency.py`.
+Whole studies run in virtual time: the real loop with its refusals, early stops and budget, on
+engines that no part of the product knows (`hidden_engine.py`, problems in `lab_problems.py`; how
+the truth was made stands there). After each launch the best feasible trial so far, by what was
+*measured*, is judged by what its settings do *without noise*: its regret is how much worse that is
+than the best of the whole space. Settings that break a limit by more than a launch's noise (2 %)
+have no regret but infinity. GPU time is that of all launches, failed ones and the baseline's
+included; "after 6 launches" counts the baseline's two as the first ones. A run that is near the
+optimum after 12 launches ends there, another one after 40.
+
+The best of each space was found by trying all of it (`lab_optima.py`). Runs are kept in `--cache`
+and not made again: name another folder after a change of the product.
+
+    python benchmarks/search_efficiency.py --seeds 20 --jobs 2
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from random import Random
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
 
-from autotune.engines.engine import Diagnosis
-from autotune.measure.measurement import Measurement, Validity
-from autotune.measure.outcome import Infeasible, Measured, Score
-from autotune.search.choices import Choices
-from autotune.search.optuna_proposer import OptunaProposer
-from autotune.space.search_space import SearchSpace, load_space
-from autotune.spec.expressions import Constraint, Objective
-from autotune.spec.vocabulary import METRICS
+from hidden_noise import NOISE
+from lab import Lab, Truth, scratch
+from lab_optima import NEAR, Kept, cache_folder, optimum_of, problems
+from lab_plot import draw
+from lab_problems import AIMS, SCENES, Problem
 
-LAUNCHES = 30
-CHECKPOINTS = (5, 10, 20, 30)
-NOISE = 0.02
-OBJECTIVE = Objective(metric=METRICS["ttft_p95"], direction="minimize", text="minimize ttft_p95")
-LIMIT = Constraint(
-    metric=METRICS["tpot_p95"], op="<=", value=0.05, relative=False, text="tpot_p95 <= 50ms"
-)
-EMPTY = Measurement(
-    validity=Validity(verdict="valid"), planned=1, ok=1, failed=0, failed_by_reason={}, metrics={},
-    intervals={}, client={},
-)  # fmt: skip
-CRASH = Infeasible(
-    diagnosis=Diagnosis(
-        fault="candidate", phase="startup", reason="out_of_memory", remedy=None, message=""
-    )
-)
-SPACE = load_space(
-    {
-        "knobs": {
-            "tokens": {"type": "int", "range": [512, 32768], "log": True},
-            "seqs": {"type": "int", "range": [8, 1024], "log": True},
-            "memory": {"type": "float", "values": [0.8, 0.85, 0.9, 0.93, 0.96, 0.98]},
-            "chunked": {"type": "switch"},
-            "partial": {"type": "int", "values": [1, 2, 4, 8], "when": "chunked"},
-            "dtype": {"type": "choice", "values": ["auto", "fp8"]},
-        },
-        "rules": ["tokens >= seqs"],
-    }
-)
-Truth = Callable[[Mapping[str, Any]], tuple[float, float] | None]
-"""Parameters -> (objective, signed violation), or None for a launch that fails."""
+from autotune.space.candidate import Candidate
+from autotune.study.ranking import best_trial
 
-
-def prefill_heavy(params: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Large token budgets serve TTFT until TPOT breaks its limit."""
-    tokens, seqs = math.log2(params["tokens"]), math.log2(params["seqs"])
-    if params["memory"] >= 0.98:
-        return None
-    value = 1 + 0.08 * (13 - tokens) ** 2 + 0.05 * (7 - seqs) ** 2 + 2 * (0.96 - params["memory"])
-    value += 0.3 if not params["chunked"] else 0.05 * abs(params["partial"] - 4)
-    return value, (tokens - 13.5) / 13.5
-
-
-def crash_heavy(params: Mapping[str, Any]) -> tuple[float, float] | None:
-    """About 70 % of the space does not start: memory, batch and tokens compete."""
-    tokens, seqs = math.log2(params["tokens"]), math.log2(params["seqs"])
-    if tokens - 9 + seqs - 3 + 30 * (params["memory"] - 0.8) > 7.2:
-        return None
-    value = 1 + 0.05 * (11 - tokens) ** 2 + 0.05 * (6 - seqs) ** 2
-    return value + (0.2 if params["dtype"] == "auto" else 0.0), -1.0
-
-
-def tight_limit(params: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Only a narrow ridge meets the limit, and the objective pulls away from it."""
-    tokens, seqs = math.log2(params["tokens"]), math.log2(params["seqs"])
-    value = 1 + 0.1 * (15 - tokens) + (0.2 if params["dtype"] == "auto" else 0.0)
-    return value, (tokens + 0.5 * seqs - 14.0) / 14.0
-
-
-PROBLEMS: Mapping[str, Truth] = {
-    "prefill-heavy": prefill_heavy,
-    "crash-heavy": crash_heavy,
-    "tight limit": tight_limit,
-}
+METHODS = ("guided", "tpe", "random", "grid")
+CHECKPOINTS = (6, 10)
+LAUNCHES = 40
+SURE = 12
+"""A run that is near the optimum after so many launches is not continued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Regret after each launch (infinite before the first feasible one) and crashes in all."""
+    """One study: per launch the GPU seconds up to its end, and the regret of the best so far."""
 
+    problem: str
+    method: str
+    seed: int
+    gpu_s: tuple[float, ...]
     regrets: tuple[float, ...]
-    crashes: int
+    failed: int
+
+    def near_s(self) -> float:
+        """GPU seconds until the best so far is near the optimum for the first time."""
+        pairs = zip(self.gpu_s, self.regrets, strict=True)
+        return next((seconds for seconds, regret in pairs if regret <= NEAR), math.inf)
+
+    def near_after(self, launches: int) -> bool:
+        """Whether it is near the optimum after so many launches."""
+        return self.regrets[min(launches, len(self.regrets)) - 1] <= NEAR
+
+    def regret_at(self, gpu_s: float) -> float:
+        """The regret after so many GPU seconds."""
+        done = [r for s, r in zip(self.gpu_s, self.regrets, strict=True) if s <= gpu_s]
+        return done[-1] if done else math.inf
 
 
-def optimum(space: SearchSpace, truth: Truth) -> float:
-    choices = Choices(space, {})
-    found = [choices.candidate(indices) for indices in choices.every()]
-    results = [truth(candidate.params) for candidate in found if candidate is not None]
-    return min(value for value, violation in filter(None, results) if violation <= 0)
+def run_problem(
+    problem: Problem, *, methods: Sequence[str], seeds: int, launches: int, cache: Path
+) -> list[Run]:
+    """All runs of a problem, those on file included."""
+    files = {method: Kept(cache / f"{problem.name.replace('/', '-')}-{method}.jsonl")
+             for method in methods}  # fmt: skip
+    if any(str(seed) not in kept.rows for kept in files.values() for seed in range(seeds)):
+        with scratch() as folder:
+            lab = Lab(problem, folder / "lab")
+            judge = Judge(problem, Truth(lab, folder / "truth"), cache)
+            for seed in range(seeds):
+                for method, kept in files.items():
+                    if str(seed) not in kept.rows:
+                        began = time.monotonic()
+                        run = _run(lab, judge, method, seed, min(launches, SURE))
+                        if run.regrets[-1] > NEAR and launches > SURE:
+                            run = _run(lab, judge, method, seed, launches)
+                        kept.add(str(seed), {**asdict(run), "regrets": _written(run.regrets)})
+                        spent = time.monotonic() - began
+                        print(f"{problem.name} {method} {seed}: {spent:.1f} s", file=sys.stderr)
+    found = []
+    for kept in files.values():
+        for seed in range(seeds):
+            row = kept.rows[str(seed)]
+            row |= {"gpu_s": tuple(row["gpu_s"]), "regrets": tuple(_read(row["regrets"]))}
+            found.append(Run(**row))
+    return found
 
 
-def study(truth: Truth, best_possible: float, sampler: Any, seed: int) -> Run:
-    proposer = OptunaProposer(SPACE, {}, [OBJECTIVE], [LIMIT], seed=seed, sampler=sampler)
-    noise, best, crashes = Random(seed), math.inf, 0
-    regrets = []
-    for _ in range(LAUNCHES):
-        proposal = proposer.ask()
-        assert proposal is not None
-        result = truth(proposal.candidate.params)
-        if result is None:
-            crashes += 1
-            proposer.tell(proposal, CRASH)
-        else:
-            value, violation = result
-            score = Score(
-                values={OBJECTIVE.text: value * noise.gauss(1, NOISE)},
-                violations={LIMIT.text: violation},
-                limits={LIMIT.text: LIMIT.value},
-            )
-            proposer.tell(proposal, Measured(measurement=EMPTY, score=score))
-            best = min(best, value) if violation <= 0 else best
-        regrets.append(best / best_possible - 1)
-    return Run(tuple(regrets), crashes)
+def _written(regrets: Sequence[float]) -> list[float | None]:
+    return [None if math.isinf(regret) else round(regret, 5) for regret in regrets]
+
+
+def _read(values: Iterable[float | None]) -> Iterator[float]:
+    return (math.inf if value is None else value for value in values)
+
+
+class Judge:
+    """Tells the regret of settings; looks each up once."""
+
+    def __init__(self, problem: Problem, truth: Truth, cache: Path) -> None:
+        self._truth = truth
+        self._best = optimum_of(problem)
+        self._larger = problem.aim == "capacity"
+        self._kept = Kept(cache / f"judged-{problem.name.replace('/', '-')}.jsonl")
+
+    def regret(self, candidate: Candidate) -> float:
+        """How much worse than the optimum, at least 0; infinite where a limit is broken."""
+        known = self._kept.rows.get(candidate.key)
+        value, violation = known or self._kept.add(candidate.key, self._truth.value(candidate))
+        if value is None or violation > NOISE:
+            return math.inf
+        ratio = self._best / value if self._larger else value / self._best
+        return max(0.0, float(ratio) - 1)
+
+
+def _run(lab: Lab, judge: Judge, method: str, seed: int, launches: int) -> Run:
+    _, records = lab.run(method, seed, trials=launches)
+    gpu_s, times, regrets = 0.0, [], []
+    for count, record in enumerate(records, start=1):
+        gpu_s += record.seconds["total"]
+        best = best_trial(records[:count], lab.study.spec.objective)
+        times.append(round(gpu_s, 1))
+        regrets.append(math.inf if best is None else judge.regret(best.candidate))
+    return Run(
+        problem=lab.problem.name,
+        method=method,
+        seed=seed,
+        gpu_s=tuple(times),
+        regrets=tuple(regrets),
+        failed=sum(record.state == "infeasible" for record in records),
+    )
+
+
+# ---- the table
+
+
+def table(runs: Sequence[Run]) -> list[str]:
+    """Lines: per problem and method, and over all problems."""
+    heads = "".join(f"{f'near at {n}':>12}" for n in CHECKPOINTS)
+    lines = [
+        f"{'problem':<18}{'method':<9}{heads}{'hours to near':>15}{'of random':>11}{'failed':>8}"
+    ]
+    names = list(dict.fromkeys(run.problem for run in runs))
+    methods = list(dict.fromkeys(run.method for run in runs))
+    for name in [*names, "all"]:
+        here = [run for run in runs if name in (run.problem, "all")]
+        for method in methods:
+            mine = [run for run in here if run.method == method]
+            shares = "".join(f"{_share(mine, n):>12.0%}" for n in CHECKPOINTS)
+            hours = f"{_hours(median_s(mine)):>15}"
+            ratio = _ratio(mine, [run for run in here if run.method == "random"])
+            failed = statistics.mean(run.failed / len(run.gpu_s) for run in mine)
+            lines.append(f"{name:<18}{method:<9}{shares}{hours}{ratio:>11}{failed:>8.0%}")
+    return lines
+
+
+def _share(runs: Sequence[Run], launches: int) -> float:
+    return statistics.mean(run.near_after(launches) for run in runs)
+
+
+def median_s(runs: Sequence[Run]) -> float:
+    """The median GPU seconds until near; infinite where half of the runs never come near."""
+    return statistics.median_high(run.near_s() for run in runs)
+
+
+def _hours(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else f"{seconds / 3600:.2f}"
+
+
+def _ratio(mine: Sequence[Run], random: Sequence[Run]) -> str:
+    """Of the median GPU time of random search: over all problems, the geometric mean of theirs."""
+    ratios = []
+    for name in dict.fromkeys(run.problem for run in mine):
+        ours = median_s([run for run in mine if run.problem == name])
+        theirs = median_s([run for run in random if run.problem == name] or mine)
+        if math.isinf(ours):
+            return "never"
+        ratios.append(ours / theirs)
+    if 0.0 in ratios:
+        return "<" + f"{statistics.geometric_mean([r for r in ratios if r] or [1.0]):.2f}"
+    return f"{statistics.geometric_mean(ratios):.2f}"
 
 
 def main() -> None:
+    names = [f"{scene}/{aim}" for scene in SCENES for aim in AIMS]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=50)
-    seeds = parser.parse_args().seeds
-    began = time.monotonic()
-    heads = "".join(f"{f'after {n}':>10}" for n in CHECKPOINTS)
-    print(f"{'problem':<15}{'sampler':<9}{heads}{'crashed':>10}")
-    for name, truth in PROBLEMS.items():
-        best_possible = optimum(SPACE, truth)
-        for sampler in ("random", "tpe"):
-            runs = [study(truth, best_possible, sampler, seed) for seed in range(seeds)]
-            cells = [statistics.median(run.regrets[n - 1] for run in runs) for n in CHECKPOINTS]
-            shown = "".join(f"{f'{cell:.1%}' if cell < 99 else 'none':>10}" for cell in cells)
-            crashed = statistics.mean(run.crashes for run in runs) / LAUNCHES
-            print(f"{name:<15}{sampler:<9}{shown}{crashed:>10.0%}")
-    print(f"{seeds} seeds, {LAUNCHES} launches each, {time.monotonic() - began:.0f} s")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--launches", type=int, default=LAUNCHES)
+    parser.add_argument("--problems", nargs="*", default=[], choices=names, metavar="SCENE/AIM")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--out", type=Path, help="folder for results.json and plot.svg")
+    asked = parser.parse_args()
+    cache = cache_folder(asked.cache) / f"runs-{asked.launches}"
+    solve = partial(
+        run_problem, methods=asked.methods, seeds=asked.seeds, launches=asked.launches, cache=cache
+    )
+    with get_context("spawn").Pool(asked.jobs) as pool:
+        runs = [run for found in pool.imap(solve, problems(asked.problems)) for run in found]
+    print("\n".join(table(runs)))
+    print(f"{asked.seeds} seeds, up to {asked.launches} launches; near: within {NEAR:.0%}")
+    if asked.out is not None:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        rows = [{**asdict(run), "regrets": _written(run.regrets)} for run in runs]
+        (asked.out / "results.json").write_text(json.dumps(rows), encoding="utf-8")
+        (asked.out / "plot.svg").write_text(draw(runs), encoding="utf-8")
 
 
 if __name__ == "__main__":

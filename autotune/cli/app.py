@@ -95,7 +95,7 @@ def study_flags(values: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-Engine = Annotated[str | None, typer.Option(help="vllm, simulated or generic.")]
+Engine = Annotated[str | None, typer.Option(help="vllm, sglang, generic or a simulated one.")]
 LauncherKind = Annotated[str | None, typer.Option(help="process or docker.")]
 Image = Annotated[str | None, typer.Option(help="Container image (launcher docker).")]
 Model = Annotated[str | None, typer.Option(help="Model name or folder.")]
@@ -188,11 +188,22 @@ def resume(directory: Directory, progress: Show = "auto", as_json: AsJson = Fals
 
 
 @app.command()
-def report(directory: Directory) -> None:
+def report(
+    directories: Annotated[list[Path], typer.Argument(help="A study directory; two to compare.")],
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Two studies of the same traffic, side by side.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where the comparison goes.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Build report.html (again), also while the study runs; print its path."""
     from autotune.cli import showing
 
-    raise typer.Exit(showing.report(directory))
+    if compare:
+        raise typer.Exit(showing.compare(directories, output, as_json=as_json))
+    raise typer.Exit(showing.report(directories, output, as_json=as_json))
 
 
 @app.command()
@@ -214,12 +225,21 @@ def script(
 def show(
     directory: Directory,
     trial: Annotated[int | None, typer.Option(help="One trial, with its log excerpt.")] = None,
+    fmt: Annotated[
+        Literal["text", "json", "csv", "parquet"],
+        typer.Option("--format", help="All trials as text, JSON or a table file."),
+    ] = "text",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the table there.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study, or one of them."""
     from autotune.cli import showing
 
-    raise typer.Exit(showing.show(directory, trial, as_json=as_json))
+    if fmt in ("csv", "parquet"):
+        raise typer.Exit(showing.table(directory, fmt, output, one=trial is not None))
+    raise typer.Exit(showing.show(directory, trial, as_json=as_json or fmt == "json"))
 
 
 @app.command()
@@ -242,6 +262,9 @@ def replay(
     records: Annotated[
         Path | None, typer.Option(help="Keep the record of every request (Parquet).")
     ] = None,
+    capacity: Annotated[
+        bool, typer.Option("--capacity", help="Find the highest rate that meets the limits.")
+    ] = False,
     compare_vllm_bench: Annotated[
         bool, typer.Option("--compare-vllm-bench", help="Ask vLLM's own client, too.")
     ] = False,
@@ -260,7 +283,7 @@ def replay(
     raise typer.Exit(
         replaying.replay(
             url, workload, model=model, window=window, time_scale=time_scale, slo=slo or [],
-            output=output,
+            output=output, capacity=capacity,
         )
     )  # fmt: skip
 
@@ -268,7 +291,7 @@ def replay(
 @app.command()
 def diagnose(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="An engine's log file.")],
-    engine: Annotated[str, typer.Option(help="vllm, simulated or generic.")] = "vllm",
+    engine: Annotated[str, typer.Option(help="vllm, sglang, generic or a simulated one.")] = "vllm",
     exit_code: Annotated[int | None, typer.Option(help="How the process ended.")] = None,
     phase: Annotated[
         Literal["startup", "load"] | None, typer.Option(help="When; read from the log if left out.")

@@ -6,11 +6,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli.front_table import front_table
 from autotune.cli.handover import trial_to_run
 from autotune.report.first_screen import goal_rows
 from autotune.report.numbers import duration
 from autotune.report.verdict_words import tell
 from autotune.report.view import StudyView
+from autotune.study.early_totals import saving
+from autotune.study.events import wall_seconds
 
 WORDS = {
     "better": "BETTER",
@@ -43,21 +46,29 @@ def closing_block(view: StudyView, stopped_because: str) -> RenderableType:
                 row.label, row.today, row.new, row.change, f"{row.target}  {row.state}".strip()
             )
         parts += [Text(), table]
+    front = front_table(view)
+    if front is not None:
+        parts += [Text(), Text("Beaten by no other setting in every goal:"), front]
     parts += [Text(), Text(f"  {_cost(view)}; {stopped_because}"), *_commands(view)]
     return Group(*parts)
 
 
 def _cost(view: StudyView) -> str:
     records = [trial.record for trial in view.trials]
-    total = sum(record.seconds.get("total", 0.0) for record in records)
+    # Launches may have run at the same time; an old study's log may be lost
+    total = wall_seconds((event.kind, event.elapsed_s) for event in view.events)
+    total = total or sum(record.seconds.get("total", 0.0) for record in records)
     counts = {
         "measured": sum(r.state == "measured" for r in records),
-        "failed": sum(r.state == "infeasible" for r in records),
+        "ended early": sum(bool(r.stopped_early) for r in records),
+        "failed": sum(r.state == "infeasible" and not r.stopped_early for r in records),
         "without a verdict": sum(r.state == "unmeasurable" for r in records),
         "interrupted": sum(r.state == "interrupted" for r in records),
     }
     shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return f"{len(records)} launches in {duration(total)}: {shown}"
+    saved = float(saving(records)["saved_s"])
+    early = f" (about {duration(saved)} saved)" if saved else ""
+    return f"{len(records)} launches in {duration(total)}: {shown}{early}"
 
 
 def _commands(view: StudyView) -> list[RenderableType]:

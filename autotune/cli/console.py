@@ -32,6 +32,20 @@ def result(text: str) -> None:
     sys.stdout.flush()
 
 
+def say_plan(text: str, alarm: str, *, as_result: bool = False) -> None:
+    """A plan for people, or as a result; what follows `alarm` in its line is red on a terminal."""
+    stream = sys.stdout if as_result else sys.stderr
+    if alarm not in text or not stream.isatty():
+        (result if as_result else say)(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = Text(text)
+    shown.highlight_regex(rf"{alarm}.*", "bold red")
+    Console(stderr=not as_result, highlight=False, soft_wrap=True).print(shown)
+
+
 def result_json(value: Json) -> None:
     """A result as one strict JSON document."""
     result(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))

@@ -5,19 +5,23 @@ from __future__ import annotations
 import textwrap
 import threading
 import time
+from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from autotune.cli.progress import Row, StudyProgress
+from autotune.canonical import Json
+from autotune.cli.progress import Current, Row, StudyProgress
 from autotune.report.numbers import duration
 from autotune.study.events import Event
 
 REFRESH_PER_SECOND = 2
 WORD_STYLES = {"ok": "cyan", "baseline": "bold", "breaks": "yellow", "suspect": "yellow",
-               "failed": "red", "void": "red", "stopped": "dim"}  # fmt: skip
+               "failed": "red", "void": "red", "stopped": "dim", "early": "dim"}  # fmt: skip
 BAR_WIDTH = 28
+MOST_TRIALS = 4
+"""So many of the trials that run at the same time have a line."""
 
 
 class LiveView:
@@ -97,49 +101,59 @@ class LiveView:
         return lines
 
     def _trial_lines(self, elapsed: float) -> list[Text]:
-        current = self._state.current
-        if current is None:
+        running = list(self._state.running.values())
+        if not running:
             return [Text("between trials" if not self._state.finished else "finished")]
+        if len(running) == 1:
+            return self._one_trial(running[0], elapsed)
+        lines = [self._head(current, elapsed) for current in running[:MOST_TRIALS]]
+        for line, current in zip(lines, running, strict=False):
+            line.append(f"   {current.changed}")
+        more = len(running) - len(lines)
+        return [*lines, *([Text(f"   and {more} more")] if more else [])]
+
+    def _head(self, current: Current, elapsed: float) -> Text:
         spent = max(0.0, elapsed - current.phase_began_s)
         expected = f" of about {duration(current.expected_s)}" if current.expected_s else ""
         head = Text(f"#{current.number} {current.phase:<10}", style="bold")
         head.append(f" {duration(spent)}{expected}")
         if current.phase == "replaying" and current.progress:
-            head.append(f"  {self._bar()}")
-        elif current.detail:
+            head.append(f"  {_bar(current.progress)}")
+        if current.detail:
             head.append(f"   {current.detail}")
-        elif current.phase == "launching" and not expected:
+        elif current.phase == "launching" and not expected and not current.progress:
             head.append("   first launch, no estimate")
+        return head
+
+    def _one_trial(self, current: Current, elapsed: float) -> list[Text]:
         changed = current.changed
         room = self._console.width - 6
         if len(changed) > room:
             changed = ".." + changed[-(room - 2) :]
-        lines = [head, Text(f"   {changed}")]
+        lines = [self._head(current, elapsed), Text(f"   {changed}")]
         if current.phase == "replaying" and current.progress:
-            lines.append(Text(f"   {self._so_far()}"))
+            lines.append(Text(f"   {_so_far(current.progress)}"))
         return lines
 
-    def _bar(self) -> str:
-        assert self._state.current is not None
-        progress = self._state.current.progress
-        share = min(1.0, progress["elapsed_s"] / max(progress["total_s"], 1e-9))
-        full = round(share * BAR_WIDTH)
-        return f"[{'#' * full}{'.' * (BAR_WIDTH - full)}] {share * 100:.0f} %"
 
-    def _so_far(self) -> str:
-        assert self._state.current is not None
-        progress = self._state.current.progress
-        shown = []
-        for name, key in (("ttft", "ttft_p95_s"), ("tpot", "tpot_p95_s")):
-            value = progress.get(key)
-            if value is not None:
-                shown.append(f"{name} p95 {value * 1000:.0f} ms")
-        numbers = "  ".join(shown) or "no numbers yet"
-        in_flight = progress["sent"] - progress["finished"]
-        return (
-            f"so far  {numbers}  in flight {in_flight}  failed {progress['failed']}"
-            f"  of {progress['planned']}"
-        )
+def _bar(progress: Mapping[str, Json]) -> str:
+    share = min(1.0, progress["elapsed_s"] / max(progress["total_s"], 1e-9))
+    full = round(share * BAR_WIDTH)
+    return f"[{'#' * full}{'.' * (BAR_WIDTH - full)}] {share * 100:.0f} %"
+
+
+def _so_far(progress: Mapping[str, Json]) -> str:
+    shown = []
+    for name, key in (("ttft", "ttft_p95_s"), ("tpot", "tpot_p95_s")):
+        value = progress.get(key)
+        if value is not None:
+            shown.append(f"{name} p95 {value * 1000:.0f} ms")
+    numbers = "  ".join(shown) or "no numbers yet"
+    in_flight = progress["sent"] - progress["finished"]
+    return (
+        f"so far  {numbers}  in flight {in_flight}  failed {progress['failed']}"
+        f"  of {progress['planned']}"
+    )
 
 
 def cut(line: Text, width: int) -> Text:

@@ -8,7 +8,7 @@ from shutil import which
 from typing import Any
 
 from autotune.cli.doctor_machine import GIB, Finding
-from autotune.engines.catalog import engine_for, probe_version
+from autotune.engines.catalog import engine_for, is_simulated, probe_version
 from autotune.engines.engine import LaunchTarget
 from autotune.engines.facts import engine_facts
 from autotune.launch.gpus import Gpu, holders, list_gpus, nvml_problem
@@ -116,8 +116,8 @@ def engine(kind: str, command: Sequence[str] | None) -> Finding:
     that there is not.
     """
     engine_for(kind)
-    if kind == "simulated":
-        return Finding(name="engine", state="ok", text="simulated: part of autotune")
+    if is_simulated(kind):
+        return Finding(name="engine", state="ok", text=f"{kind}: part of autotune")
     words = tuple(command or engine_facts(kind).command)
     if not words:
         return Finding(name="engine", state="note", text=f"kind {kind} has no command of its own",
@@ -129,7 +129,7 @@ def engine(kind: str, command: Sequence[str] | None) -> Finding:
             hint=f"`autotune doctor --engine {kind} --command /path/to/{Path(words[0]).name}`; "
             "in a study it is `engine: command:`",
         )  # fmt: skip
-    version = probe_version(LaunchTarget(model="", launcher="process", command=words))
+    version = probe_version(LaunchTarget(model="", launcher="process", command=words), kind)
     if version is None:
         return Finding(name="engine", state="note", text=f"{program} does not tell its version",
                        hint=f"`{program} --version`")  # fmt: skip

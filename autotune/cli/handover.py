@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from autotune.report.comparison import Side, sides
 from autotune.report.html import build_report
 from autotune.report.verdict_words import tell
 from autotune.report.view import StudyView, TrialView, load_view
+from autotune.space.candidate import MODEL
 from autotune.spec.vocabulary import METRICS, MetricName
 
 Role = Literal["best", "baseline", "trial"]
@@ -42,7 +44,7 @@ def write_best(directory: Path) -> list[Path]:
     view = load_view(directory)
     folder = directory / "best"
     chosen = trial_to_run(view)
-    plan = None if chosen is None else plan_of(chosen)
+    plan = None if chosen is None else plan_to_run(view, chosen)
     if chosen is None or plan is None:
         shutil.rmtree(folder, ignore_errors=True)
         return []
@@ -71,6 +73,17 @@ def trial_to_run(view: StudyView) -> TrialView | None:
 def plan_of(trial: TrialView) -> LaunchPlan | None:
     """The plan that a trial was launched with."""
     return Deployment.from_json(trial.plan).front if trial.plan else None
+
+
+def plan_to_run(view: StudyView, trial: TrialView) -> LaunchPlan | None:
+    """The plan of a trial as it is handed over: on the GPUs that today's settings ran on. Launches
+    that ran at the same time had different ones of the same kind, which nobody chose.
+    """
+    plan = plan_of(trial)
+    today = None if view.baseline is None else plan_of(view.baseline)
+    if plan is None or today is None or not plan.gpus or not today.gpus:
+        return plan
+    return replace(plan, gpus=today.gpus)
 
 
 def role_of(view: StudyView, trial: TrialView) -> Role:
@@ -103,7 +116,7 @@ def script_of(plan: LaunchPlan, *, study: str, model: str, number: int, date: st
 def facts_of(view: StudyView, trial: TrialView, *, role: Role = "best") -> DeployFacts:
     """What the files of a trial say of it."""
     machine = _mapping(view.fingerprint.get("machine"))
-    engine = _mapping(view.fingerprint.get("engine"))
+    engine = _engine_of(view, trial)
     workload = view.workload
     gpus = machine.get("gpus") or []
     today, new = sides(view)
@@ -116,7 +129,7 @@ def facts_of(view: StudyView, trial: TrialView, *, role: Role = "best") -> Deplo
         verdict=" ".join([story.headline + ".", *story.sentences[:1]]),
         metrics=tuple(_metric(METRICS[name], own, today) for name in HEADLINE),
         engine=str(engine.get("kind") or view.engine.get("kind") or ""),
-        model=view.model,
+        model=str(trial.record.params.get(MODEL) or view.model),
         date=str(view.fingerprint.get("started_at") or ""),
         tool_version=str(view.fingerprint.get("tool") or __version__),
         role=role,
@@ -137,6 +150,15 @@ def facts_of(view: StudyView, trial: TrialView, *, role: Role = "best") -> Deplo
         startup_seconds=startup,
         e2e_p99_s=trial.metric(METRICS["e2e_p99"]),
     )
+
+
+def _engine_of(view: StudyView, trial: TrialView) -> Mapping[str, Json]:
+    """The engine that a trial ran on; of several the one that its settings name."""
+    listed = view.fingerprint.get("engines")
+    own = trial.record.candidate.engine
+    engines = [_mapping(one) for one in listed] if isinstance(listed, list) else []
+    found = next((one for one in engines if one.get("kind") == own), None)
+    return found or _mapping(view.fingerprint.get("engine"))
 
 
 def _searched(view: StudyView, side: Side) -> list[TrialView]:

@@ -33,7 +33,8 @@ class PlainLines:
     def __call__(self, event: Event) -> None:
         with self._lock:
             state = self._state
-            changed = state.current.changed if state.current else ""
+            ending = state.running.get(event.data.get("number", -1))
+            changed = ending.changed if ending else ""
             state.handle(event)
             self._elapsed_s = event.elapsed_s
             line = self._line(event, changed)
@@ -57,12 +58,12 @@ class PlainLines:
             case "study_started":
                 return f"start     {data['name']} dir={data['directory']}"
             case "trial_started":
-                assert state.current is not None
-                return f"launch    trial={data['trial']} {state.current.changed}"
+                return f"launch    trial={data['trial']} {state.running[data['trial']].changed}"
             case "phase" if data["phase"] in ("warming", "replaying"):
                 expected = data.get("expected_s")
                 about = f" about {duration(expected)}" if expected else ""
-                return f"{data['phase']:<9} trial={data['trial']}{about}"
+                detail = f" {data['detail']}" if data.get("detail") else ""
+                return f"{data['phase']:<9} trial={data['trial']}{about}{detail}"
             case "trial_finished":
                 row = state.rows[-1]
                 numbers = " ".join(
@@ -89,8 +90,9 @@ class PlainLines:
                 continue
             silences += 1
             with self._lock:
-                current = self._state.current
-                what = f"trial={current.number} {current.phase}" if current else "between trials"
+                trials = self._state.running.values()
+                what = ", ".join(f"trial={one.number} {one.phase}" for one in trials)
+                what = what or "between trials"
                 best = f", best {self._state.best}" if self._state.best else ""
             self._write(
                 f"{datetime.now().astimezone().isoformat(timespec='seconds')} "

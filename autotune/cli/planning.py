@@ -8,40 +8,16 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.canonical import Json
+from autotune.cli.estimates import fit_json, fit_of, fit_words
 from autotune.cli.precision_words import window_json, window_words
 from autotune.engines.memory import MemoryEstimate
 from autotune.report.words import setting
 from autotune.spec.units import format_duration
 from autotune.spec.vocabulary import MetricName
-from autotune.study.measuring import LEAD_S
+from autotune.study.lossy import check_words
 from autotune.study.memory_fit import memory_fit, memory_words
 from autotune.study.prepare import PreparedStudy
-from autotune.study.snapshot import spec_json, target_json
-
-START_GUESS_S = {"simulated": 3.0}
-START_GUESS_OTHER_S = 90.0
-"""Seconds from launch to ready, used for estimates until the baseline has been launched."""
-AROUND_S = 5.0
-"""Warm-up, scoring and stopping around a replay, used for the same estimates."""
-
-
-def launch_estimate_s(study: PreparedStudy) -> float:
-    """Seconds that one launch is expected to take, before any was made."""
-    start = START_GUESS_S.get(study.engine.kind, START_GUESS_OTHER_S)
-    return start + AROUND_S + study.search_trace.duration_s + LEAD_S
-
-
-def launches_that_fit(study: PreparedStudy) -> tuple[int | None, int | None]:
-    """(launches of baseline and search, of the confirmation); None where only time decides and
-    there is no limit.
-    """
-    budget, search = study.spec.budget, study.spec.search
-    confirm = (1 + search.finalists) * search.repeats
-    by_time = None
-    if budget.time is not None:
-        by_time = max(1, int(budget.time / launch_estimate_s(study)) - confirm)
-    limits = [limit for limit in (budget.trials, by_time) if limit is not None]
-    return min(limits, default=None), confirm
+from autotune.study.snapshot import spec_json, study_json, target_json
 
 
 def plan_text(
@@ -53,10 +29,9 @@ def plan_text(
 ) -> str:
     """The plan for people, one fact a line; `verbose` adds every resolved value and the space."""
     spec = study.spec
-    version = f" {study.engine_version}" if study.engine_version else ""
     simulated = "  SIMULATED: no real engine, no real GPU" if study.engine.simulated else ""
     rows = [
-        ("model", f"{spec.model} on {study.engine.kind}{version}, {spec.engine.launcher}"),
+        ("model", f"{spec.model} on {_engines(study)}, {spec.engine.launcher}"),
         ("goal", ", ".join(objective.text for objective in spec.objective)),
         ("limits", ", ".join(c.text for c in spec.constraints) or "none"),
         ("baseline", _settings(study.baseline.params) + " (all else engine default)"),
@@ -65,6 +40,7 @@ def plan_text(
         ("held out", _held_out(study)),
         *_window(study),
         *_memory(study),
+        *_answers(study),
     ]
     if directory is not None:
         rows.append(("writes", f"{directory}   (Ctrl-C is safe: autotune resume {directory})"))
@@ -87,7 +63,8 @@ def plan_text(
             "",
             *[f"note: {note}" for note in (*study.notes, *study.traffic.selection.portrait)],
         ]
-    lines.append(_count_line(study))
+    fit = fit_of(study)
+    lines.append(fit_words(fit, has_gpus=bool(study.facts.get("gpu.count"))))
     return "\n".join(lines)
 
 
@@ -101,9 +78,8 @@ def first_launch(study: PreparedStudy) -> str:
 
 def plan_json(study: PreparedStudy, origins: Mapping[str, str]) -> dict[str, Json]:
     """The plan for programs."""
-    search, confirm = launches_that_fit(study)
     return {
-        "study": spec_json(study.spec, study.space, study.baseline),
+        "study": study_json(study),
         "origins": dict(origins),
         "target": target_json(study.target),
         "first_launch": study.baseline_plan().to_json(),
@@ -111,8 +87,8 @@ def plan_json(study: PreparedStudy, origins: Mapping[str, str]) -> dict[str, Jso
         "held_out": study.held_out is not None,
         "precision": window_json(_limited(study), len(study.search_trace.requests)),
         "memory": _memory_json(study),
-        "launches": {"search": search, "confirm": confirm},
-        "seconds_per_launch": launch_estimate_s(study),
+        "answers": check_words(study.spec, study.space),
+        **fit_json(fit_of(study)),
         "combinations": study.space.size(study.facts),
         "engine_version": study.engine_version,
         "simulated": study.engine.simulated,
@@ -132,9 +108,22 @@ def _memory(study: PreparedStudy) -> list[tuple[str, str]]:
     return [("memory", f"{memory_words(found)} (estimate for the baseline, one GPU){doubt}")]
 
 
+def _answers(study: PreparedStudy) -> list[tuple[str, str]]:
+    words = check_words(study.spec, study.space)
+    return [] if words is None else [("answers", words)]
+
+
 def _memory_json(study: PreparedStudy) -> dict[str, Json] | None:
     found = _baseline_memory(study)
     return None if found is None else found.to_json()
+
+
+def _engines(study: PreparedStudy) -> str:
+    sides = study.sides or (study,)
+    return " and ".join(
+        f"{side.engine.kind} {side.engine_version}" if side.engine_version else side.engine.kind
+        for side in sides
+    )
 
 
 def _settings(params: Mapping[str, Json]) -> str:
@@ -142,12 +131,17 @@ def _settings(params: Mapping[str, Json]) -> str:
 
 
 def _varies(study: PreparedStudy) -> str:
-    varied = study.space.active(
-        study.space.first_values() | dict(study.baseline.params), study.facts
-    )
+    varied = [
+        knob
+        for side in study.sides or (study,)
+        for knob in side.space.active(
+            side.space.first_values() | dict(side.baseline.params), side.facts
+        )
+    ]
     lossy = sum(knob.lossy for knob in varied)
     size = study.space.size(study.facts)
-    parts = [f"{len(varied)} knobs"]
+    parts = [f"{len(study.sides)} engines"] if study.sides else []
+    parts += [f"{len(varied)} knobs"]
     parts += [f"{lossy} lossy"] if lossy else []
     parts += [f"{size:,} combinations"] if size is not None else []
     return ", ".join(parts)
@@ -186,7 +180,8 @@ def _held_out(study: PreparedStudy) -> str:
 
 
 def _values(study: PreparedStudy, origins: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    data = spec_json(study.spec, study.space, study.baseline)
+    one = study.sides[0] if study.sides else study
+    data = spec_json(one.spec, one.space, one.baseline)
     rows = []
     for path, where in sorted(origins.items()):
         value: Json = data
@@ -203,17 +198,3 @@ def _steps(path: str, data: Mapping[str, Json]) -> list[str]:
         if path.startswith(prefix):
             return [*prefix.rstrip(".").split("."), path.removeprefix(prefix)]
     return path.split(".")
-
-
-def _count_line(study: PreparedStudy) -> str:
-    search, confirm = launches_that_fit(study)
-    each = launch_estimate_s(study)
-    if search is None:
-        return f"Plan: until every setting is tried, about {format_duration(round(each))} a launch."
-    total = (search + (confirm or 0)) * each
-    if study.spec.budget.time is not None:
-        total = min(total, study.spec.budget.time)
-    return (
-        f"Plan: about {format_duration(round(total))}, {search} launches to search "
-        f"and {confirm} to confirm, about {format_duration(round(each))} each."
-    )

@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(slots=True)
 class Current:
-    """The trial that runs now."""
+    """A trial that runs now."""
 
     number: int
     role: str
@@ -53,11 +53,14 @@ class StudyProgress:
     simulated: bool = False
     metrics: list[MetricName] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    current: Current | None = None
+    running: dict[int, Current] = field(default_factory=dict)
     best: str | None = None
     fails: Counter[str] = field(default_factory=Counter)
     budget_s: float | None = None
     budget_trials: int | None = None
+    budget_gpu_s: float | None = None
+    slots: int = 1
+    gpus: int = 1
     used_before_s: float = 0.0
     trial_seconds: list[float] = field(default_factory=list)
     finished: bool = False
@@ -73,16 +76,16 @@ class StudyProgress:
             case "study_started":
                 self._started(data)
             case "trial_started":
-                self.current = Current(
+                self.running[data["trial"]] = Current(
                     number=data["trial"],
                     role=data["role"],
                     changed=changed_text(data["changed"]),
                     phase_began_s=event.elapsed_s,
                 )
-            case "phase" if self.current:
-                self._phase(event)
-            case "progress" if self.current:
-                self.current.progress = data
+            case "phase" if data["trial"] in self.running:
+                self._phase(event, self.running[data["trial"]])
+            case "progress" if data["trial"] in self.running:
+                self.running[data["trial"]].progress = data
             case "trial_finished":
                 self._finished(data)
             case "best":
@@ -91,9 +94,14 @@ class StudyProgress:
                 self.notes.append(one_line(data["message"]))
             case "study_finished":
                 self.finished = True
-                self.current = None
+                self.running.clear()
             case _:
                 pass
+
+    @property
+    def current(self) -> Current | None:
+        """The trial that was begun first of those that run."""
+        return next(iter(self.running.values()), None)
 
     def _started(self, data: Mapping[str, Json]) -> None:
         self.name = data["name"]
@@ -102,25 +110,27 @@ class StudyProgress:
         self.metrics = [METRICS[name] for name in data["metrics"]][:SHORT_KEYS]
         self.budget_s = data["budget_s"]
         self.budget_trials = data["budget_trials"]
+        self.budget_gpu_s = data.get("budget_gpu_s")
+        self.slots, self.gpus = data.get("slots", 1), data.get("gpus", 1)
         self.used_before_s = data["used_s"]
         self.reserved = data["confirmations"]
         self.searched = data["searched"]
         self.trial_seconds = list(data["durations"])
         self.units = Units(baseline=data["reference"])
 
-    def _phase(self, event: Event) -> None:
-        assert self.current is not None
-        if event.data["phase"] != self.current.phase or event.data.get("detail") is None:
-            self.current.phase = event.data["phase"]
-            self.current.phase_began_s = event.elapsed_s
-            self.current.expected_s = event.data.get("expected_s")
-        self.current.detail = event.data.get("detail")
+    def _phase(self, event: Event, current: Current) -> None:
+        if event.data["phase"] != current.phase or event.data.get("detail") is None:
+            current.phase = event.data["phase"]
+            current.phase_began_s = event.elapsed_s
+            current.expected_s = event.data.get("expected_s")
+        current.detail = event.data.get("detail")
 
     def _finished(self, data: Mapping[str, Json]) -> None:
         metrics = data["metrics"]
         if data["role"] == "baseline" and data["state"] == "measured":
             self.units = Units(baseline=metrics)
-        changed = self.current.changed if self.current else ""
+        ended = self.running.pop(data["number"], None)
+        changed = ended.changed if ended else ""
         word = end_word(data)
         row = Row(
             number=data["number"],
@@ -131,7 +141,6 @@ class StudyProgress:
             note=note_of(data),
         )
         self.rows.append(row)
-        self.current = None
         if word == "stopped":
             return
         if data["role"] == "confirm":
@@ -141,8 +150,8 @@ class StudyProgress:
         self.trial_seconds.append(row.seconds)
         if word in ("failed", "void"):
             self.fails[(data.get("reason") or "unknown").replace("_", " ")] += 1
-        elif word == "breaks":
-            self.fails["breaks a limit"] += 1
+        elif word in ("breaks", "early"):
+            self.fails["breaks a limit" if word == "breaks" else "ended early"] += 1
 
     def _best(self, data: Mapping[str, Json]) -> str:
         metric = METRICS[data["metric"]]
@@ -165,8 +174,11 @@ class StudyProgress:
         mean = sum(self.trial_seconds) / len(self.trial_seconds) if self.trial_seconds else None
         if self.budget_s is not None:
             left = max(0.0, self.budget_s - used)
-            about = f": about {int(left / mean)} launches" if mean else ""
+            about = f": about {int(left / mean) * self.slots} launches" if mean else ""
             parts.append(f"{duration(left)} left{about}")
+        if self.budget_gpu_s is not None:
+            hours = sum(self.trial_seconds) * self.gpus / 3600
+            parts.append(f"{hours:.3g} of {self.budget_gpu_s / 3600:.3g} GPU-hours")
         if self.budget_trials is not None:
             parts.append(f"{min(self.searched, self.budget_trials)} of {self.budget_trials} trials")
         if self.reserved:
@@ -200,6 +212,8 @@ def changed_text(changed: Mapping[str, Sequence[Json]]) -> str:
 def end_word(data: Mapping[str, Json]) -> str:
     """The one word for how a trial ended."""
     state = data["state"]
+    if data.get("stopped_early"):
+        return "early"
     if state == "measured":
         if data["role"] == "baseline":
             return "baseline"

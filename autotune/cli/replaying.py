@@ -7,13 +7,14 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from autotune.cli import cross_check, replay_progress
+from autotune.cli import cross_check
+from autotune.cli.capacity_once import measure_capacity, replayed
 from autotune.cli.console import result, result_json, say
 from autotune.cli.inputs import workload_path
 from autotune.cli.signals import stop_on_signals
@@ -29,14 +30,15 @@ from autotune.report.numbers import Units, quantity
 from autotune.spec.expressions import Constraint, parse_constraint
 from autotune.spec.units import parse_duration
 from autotune.spec.vocabulary import METRICS
-from autotune.study.measuring import Measurer, MeasureSettings
+from autotune.study.measurer import Measurer
+from autotune.study.measuring import MeasureSettings
 from autotune.study.prepare import DRAIN_FACTOR, LEAST_DRAIN_S
 from autotune.workload.prompts import vocab_of
 from autotune.workload.reader import read_trace
 from autotune.workload.trace import Trace
 from autotune.workload.windows import Selection, select
 
-SHOWN = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "e2e_p95",
+SHOWN = ("capacity", "ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "e2e_p95",
          "output_throughput", "request_throughput", "goodput", "success_rate")  # fmt: skip
 
 
@@ -64,10 +66,15 @@ def replay(
     time_scale: float,
     slo: Sequence[str],
     output: ReplayOutput,
+    capacity: bool = False,
 ) -> int:
-    """Replay a workload against a running server and print the measurement."""
+    """Replay a workload against a running server and print the measurement. `capacity`: find the
+    highest rate that meets the limits.
+    """
     clock, stop = SystemClock(), StopSignal()
     _refuse_target(url, time_scale)
+    if capacity:
+        _refuse_capacity(slo, output)
     _refuse_files(output)
     program = cross_check.find_bench(output.bench_command) if output.bench else None
     window_s, constraints = _limits(window, slo)
@@ -90,7 +97,8 @@ def replay(
     with stop_on_signals(stop), tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
         folder = Path(scratch)
         server = launcher.start(plan, Ticket(study_id="replay", trial=0, directory=folder))
-        measurement = measure_once(
+        measured: Callable[..., Measurement] = measure_capacity if capacity else measure_once
+        measurement = measured(
             server, trace.search, folder, settings, clock=clock, stop=stop,
             progress=output.progress,
         )  # fmt: skip
@@ -189,6 +197,20 @@ def _limits(window: str | None, slo: Sequence[str]) -> tuple[float | None, list[
     return window_s, constraints
 
 
+def _refuse_capacity(slo: Sequence[str], output: ReplayOutput) -> None:
+    if not slo:
+        raise InputError(
+            message="a capacity is what the limits allow, and there is none",
+            so="nothing was sent",
+            hint="--slo 'ttft_p95 < 500ms'",
+        )
+    if output.bench:
+        raise InputError(
+            message="--capacity replays at many rates, --compare-vllm-bench at the recorded one",
+            so="nothing was sent",
+        )
+
+
 def _refuse_target(url: str, time_scale: float) -> None:
     if not url.startswith(("http://", "https://")):
         raise InputError(
@@ -222,12 +244,7 @@ def measure_once(
         server, trace, folder, startup_s, salt=uuid.uuid4().hex[:12], held_out=held_out
     )
     while True:
-        say("warming up")
-        session.warm_up()
-        say(f"replaying {len(trace.requests):,} requests, about {session.expected_s:.0f} s")
-        with replay_progress.listening(progress) as listener:
-            answered = session.replay(deadline_s=None, on_progress=listener)
-        measurement = session.measurement(answered)
+        measurement = session.measurement(replayed(session, progress))
         again = session.again(measurement.validity, left_s=None)
         if again is None:
             return measurement

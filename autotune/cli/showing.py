@@ -2,30 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from autotune.cli.console import result, result_json, say
-from autotune.cli.handover import facts_of, finish, plan_of, role_of, trial_to_run
+from autotune.cli.front_table import front_table
+from autotune.cli.handover import facts_of, finish, plan_to_run, role_of, trial_to_run
 from autotune.deploy.formats import FORMATS
 from autotune.errors import InputError, NoFeasible
 from autotune.launch.server_log import log_tail
 from autotune.report.figure import changes_text, state_word
 from autotune.report.numbers import duration, quantity
+from autotune.report.report_json import report_json
 from autotune.report.show import show_json, trial_json
+from autotune.report.trial_table import TableFormat, csv_text, write_table
+from autotune.report.two_studies import compare_studies, headline, render, to_json
 from autotune.report.verdict_words import tell
 from autotune.report.view import StudyView, TrialView, load_view, metric_of
-from autotune.study.directory import StudyDirectory
+from autotune.study.directory import StudyDirectory, write_text
 
 LOG_LINES = 15
 
 
-def report(path: Path) -> int:
-    """Build the report (and the launch files it links to); print its path."""
-    directory = StudyDirectory.existing(path)
-    result(str(finish(directory.path)))
+def report(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> int:
+    """Build the report (and the launch files it links to); print its path, or its numbers."""
+    if len(paths) != 1 or output is not None:
+        raise InputError(
+            message="a report is of one study, and stands in its directory",
+            seen=" ".join(map(str, paths)),
+            hint="`autotune report --compare DIR DIR -o FILE` puts two side by side",
+        )
+    directory = StudyDirectory.existing(paths[0])
+    page = finish(directory.path)
+    if as_json:
+        result_json(report_json(load_view(directory.path)))
+    else:
+        result(str(page))
+    return 0
+
+
+def compare(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> int:
+    """Put two studies side by side; print the page's path, or the numbers."""
+    if len(paths) != 2:
+        raise InputError(
+            message=f"--compare takes two study directories, not {len(paths)}",
+            hint="`autotune report --compare DIR DIR`",
+        )
+    two = compare_studies(*(load_view(StudyDirectory.existing(path).path) for path in paths))
+    if as_json:
+        result_json(to_json(two))
+        return 0
+    page = output or Path(f"compare-{two.first.directory.name}-{two.second.directory.name}.html")
+    write_text(page, render(two))
+    say(headline(two) + ".")
+    for text in two.obstacles:
+        say(f"  {text}")
+    result(str(page))
+    return 0
+
+
+def table(path: Path, fmt: TableFormat, output: Path | None, *, one: bool) -> int:
+    """All trials as CSV (to stdout, or to a file) or as a Parquet file."""
+    if one:
+        raise InputError(
+            message=f"--format {fmt} writes all trials", hint="leave out `--trial`, or use `--json`"
+        )
+    view = load_view(StudyDirectory.existing(path).path)
+    if output is not None:
+        write_table(view, output, fmt)
+        result(str(output))
+    elif fmt == "csv":
+        result(csv_text(view).rstrip("\n"))
+    else:
+        raise InputError(
+            message="a Parquet table is a file", hint="say where it goes: `-o trials.parquet`"
+        )
     return 0
 
 
@@ -38,7 +92,7 @@ def script(path: Path, number: int | None, fmt: str) -> int:
             message="there is no launch to recommend: " + tell(view).headline,
             hint=f"`autotune script {path} --trial N` prints any trial's launch",
         )
-    plan = plan_of(trial)
+    plan = plan_to_run(view, trial)
     if plan is None:
         raise InputError(message=f"trial {trial.number} was never launched: it has no plan")
     result(FORMATS[fmt](plan, facts_of(view, trial, role=role_of(view, trial))))
@@ -99,8 +153,17 @@ def _show_all(view: StudyView) -> None:
             (record.reason or "").replace("_", " "),
         )
     Console(highlight=False).print(table)
+    front = front_table(view)
+    if front is not None:
+        say()
+        say("Beaten by no other setting in every goal:")
+        Console(highlight=False).print(front)
     say()
-    say(tell(view).headline + ".")
+    story = tell(view)
+    say(story.headline + ".")
+    if view.verdict is not None and view.verdict.nearest:
+        for sentence in story.sentences:
+            say(f"  {sentence}")
     for end in view.dead_ends:
         say(f"  {end.sentence}")
     for name in view.unfinished:

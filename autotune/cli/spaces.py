@@ -12,6 +12,8 @@ from autotune.engines.engine import LaunchTarget
 from autotune.engines.facts import engine_facts
 from autotune.errors import InputError, Problem
 from autotune.report.words import setting
+from autotune.space.candidate import MODEL
+from autotune.space.engines_space import EnginesSpace
 from autotune.space.search_space import SearchSpace
 from autotune.space.space_file import read_space
 from autotune.spec.render import problems_title
@@ -25,7 +27,8 @@ def show(source: str, *, as_json: bool) -> int:
     if as_json:
         result_json(space_summary(space))
         return 0
-    lines = [f"{space.name}: {len(space.knobs)} knobs for {space.engine or 'any engine'}"]
+    about = ", ".join(space.engines) or space.engine or "any engine"
+    lines = [f"{space.name}: {len(space.knobs)} knobs for {about}"]
     for knob in space.knobs:
         marks = "".join(
             f"  [{mark}]"
@@ -42,6 +45,12 @@ def show(source: str, *, as_json: bool) -> int:
             lines.append(f"      {knob.why}")
     if space.rules:
         lines += ["", "  never otherwise:", *[f"      {rule.text}" for rule in space.rules]]
+    if space.first:
+        lines += ["", "  tried first:"]
+    for entry in space.first:
+        settings = ", ".join(f"{name} {setting(value)}" for name, value in entry.params.items())
+        when = f"  [when {entry.when.text}]" if entry.when else ""
+        lines.append(f"      {settings}: {entry.reason}{when}")
     result("\n".join(lines))
     return 0
 
@@ -54,11 +63,17 @@ def check(
     Raises InputError with every problem.
     """
     space = _load(source)
+    if isinstance(space, EnginesSpace):
+        space = _part(space, engine)
     kind = engine or space.engine or "vllm"
     engine_for(kind)
     asked = _asked(kind, version, command)
     version = asked.version
-    knobs = [knob for knob in space.knobs if knob.env is None and knob.exists_in(version)]
+    knobs = [
+        knob
+        for knob in space.knobs
+        if knob.env is None and knob.name != MODEL and knob.exists_in(version)
+    ]
     found = {knob.name: text for knob in knobs if (text := asked.knob_problem(knob)) is not None}
     about: dict[str, Json] = {
         "space": space.name, "engine": kind, "engine_version": version, "problems": found,
@@ -80,6 +95,18 @@ def check(
     return 0
 
 
+def _part(space: EnginesSpace, engine: str | None) -> SearchSpace:
+    """The space of one of the engines. Raises InputError where none is named, or it is not there."""
+    part = space.part(engine)
+    if part is None:
+        raise InputError(
+            message=f"{space.name} is a space across {', '.join(space.engines)}"
+            + (f", not for {engine}" if engine else ""),
+            hint=f"`--engine {space.engines[0]}` checks the part of one of them",
+        )
+    return part.space
+
+
 def _asked(kind: str, version: str | None, command: str | None) -> FlagCheck:
     """The flags to check against. A command of one word gets the engine's own further words."""
     if command is None:
@@ -88,7 +115,7 @@ def _asked(kind: str, version: str | None, command: str | None) -> FlagCheck:
     if len(words) == 1:
         words += engine_facts(kind).command[1:]
     target = LaunchTarget(model="", launcher="process", command=words)
-    asked = flag_check(kind, version or probe_version(target), target)
+    asked = flag_check(kind, version or probe_version(target, kind), target)
     if asked.listed is None:
         raise InputError(
             message=f"{command} does not tell its flags",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.cli.closing import closing_block
-from autotune.cli.console import result, result_json, say, talk
+from autotune.cli.console import result, result_json, say, say_plan, talk
 from autotune.cli.dashboard import LiveView
 from autotune.cli.handover import finish, script_of
 from autotune.cli.plain import PlainLines
@@ -25,6 +25,7 @@ from autotune.report.view import load_view
 from autotune.space.study_space import open_study
 from autotune.study.directory import StudyDirectory
 from autotune.study.events import Observer
+from autotune.study.lossy import UNCHECKED
 from autotune.study.prepare import PreparedStudy, check, prepare
 from autotune.study.run import run_study
 from autotune.study.runner import StudyEnd
@@ -41,7 +42,9 @@ def plan(file: Path | None, flags: Mapping[str, Any], *, as_json: bool) -> int:
     if as_json:
         result_json(plan_json(study, opened.study.origins))
     else:
-        result(plan_text(study, opened.study.origins, verbose=True))
+        say_plan(
+            plan_text(study, opened.study.origins, verbose=True), UNCHECKED, as_result=True
+        )
     check(study)
     return 0
 
@@ -62,7 +65,7 @@ def tune(
     study = prepare(opened, clock=clock, stop=stop)
     check(study)
     directory = StudyDirectory(out or new_directory(study.spec.name, clock))
-    say(plan_text(study, opened.study.origins, directory=directory.path))
+    say_plan(plan_text(study, opened.study.origins, directory=directory.path), UNCHECKED)
     return _run(study, directory, clock=clock, stop=stop, progress=progress, fresh=True,
                 as_json=as_json)  # fmt: skip
 

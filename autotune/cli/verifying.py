@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.canonical import Json
+from autotune.cli.capacity_once import measure_capacity
 from autotune.cli.console import result, result_json, say
 from autotune.cli.handover import plan_of, trial_to_run
 from autotune.cli.replaying import measure_once
@@ -24,8 +25,12 @@ from autotune.launch.server_log import log_tail
 from autotune.measure.measurement import Measurement
 from autotune.report.numbers import Units, quantity
 from autotune.report.view import StudyView, TrialView, load_view, metric_of
+from autotune.search.capacity import CLOSE
 from autotune.spec.vocabulary import MetricName
+from autotune.study.capacity import CapacityTask, searched_objective
+from autotune.study.conclusion import mean_metrics
 from autotune.study.directory import StudyDirectory
+from autotune.study.prepare import PreparedStudy
 from autotune.study.snapshot import read_snapshot
 
 TOLERANCE = 0.15
@@ -70,9 +75,9 @@ def verify(path: Path, *, as_json: bool) -> int:
             startup_s = wait_ready(
                 server, timeout_s=study.spec.engine.startup_timeout, clock=clock, stop=stop
             )
-            measurement = measure_once(
-                server, trace or study.search_trace, folder, study.measure,
-                clock=clock, stop=stop, startup_s=startup_s, held_out=trace is not None,
+            measurement = _measured(
+                view, trial, study, server, folder,
+                held_out=trace is not None, startup_s=startup_s, clock=clock, stop=stop,
             )  # fmt: skip
         except NotReady as failure:
             raise EnvironmentFault(
@@ -82,6 +87,42 @@ def verify(path: Path, *, as_json: bool) -> int:
         finally:
             started.stop()
     return _tell(compare(view, trial, measurement), measurement, as_json=as_json)
+
+
+def _measured(
+    view: StudyView,
+    trial: TrialView,
+    study: PreparedStudy,
+    server: RunningServer,
+    folder: Path,
+    *,
+    held_out: bool,
+    startup_s: float,
+    clock: SystemClock,
+    stop: StopSignal,
+) -> Measurement:
+    """What the study measured in a trial: one replay, or a search for the capacity."""
+    trace = (study.held_out if held_out else None) or study.search_trace
+    objective = searched_objective(study.spec.objective)
+    if objective is None:
+        return measure_once(
+            server, trace, folder, study.measure, clock=clock, stop=stop, startup_s=startup_s,
+            held_out=held_out,
+        )  # fmt: skip
+    same = _same_settings(view, trial)
+    values = [value for t in same if (value := t.metric(objective.metric)) is not None]
+    baseline = view.baseline
+    references = [] if baseline is None else _same_settings(view, baseline)
+    known = [t.measurement.reference for t in references if t.measurement is not None]
+    return measure_capacity(
+        server, trace, folder, study.measure,
+        task=CapacityTask(
+            start=statistics.fmean(values) if values else 1.0,
+            stride=CLOSE,
+            baseline=mean_metrics(known),
+        ),
+        clock=clock, stop=stop, startup_s=startup_s, held_out=held_out,
+    )  # fmt: skip
 
 
 class Shielded:
@@ -124,8 +165,7 @@ def compare(view: StudyView, trial: TrialView, measurement: Measurement) -> list
     """
     texts = [*view.objectives, *view.constraints]
     metrics = {m.name: m for m in (metric_of(text) for text in texts) if m is not None}
-    same = [t for t in view.trials if t.record.candidate == trial.record.candidate]
-    confirmed = [t for t in same if t.record.role == "confirm"] or same
+    confirmed = _same_settings(view, trial)
     rows = []
     for metric in metrics.values():
         values = [v for v in (t.metric(metric) for t in confirmed) if v is not None]
@@ -140,6 +180,12 @@ def compare(view: StudyView, trial: TrialView, measurement: Measurement) -> list
                 )
             )
     return rows
+
+
+def _same_settings(view: StudyView, trial: TrialView) -> list[TrialView]:
+    """The launches of a trial's settings: those of the confirmation, or all where there is none."""
+    same = [t for t in view.trials if t.record.candidate == trial.record.candidate]
+    return [t for t in same if t.record.role == "confirm"] or same
 
 
 def _tell(rows: list[Compared], measurement: Measurement, *, as_json: bool) -> int:

@@ -18,13 +18,13 @@ from autotune.deploy.words import (
 )
 from autotune.engines.plan import CONTAINER_PORT, LaunchPlan
 
-_PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:{port}/health', timeout=5)"
+_PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"
 
 
 def render(plan: LaunchPlan, facts: DeployFacts) -> str:
     """A file for `docker compose up`. Raises InputError for a process plan."""
     image, argv = pinned_image(plan, facts), container_argv(plan)
-    probe = ["CMD", "python3", "-c", _PROBE.format(port=CONTAINER_PORT)]
+    probe = ["CMD", "python3", "-c", _PROBE.format(port=CONTAINER_PORT, path=plan.health)]
     named = [m.source for m in plan.mounts if not m.source.startswith("/")]
     published = f"${{HOST:-{DEFAULT_HOST}}}:${{PORT:-{DEFAULT_PORT}}}:{CONTAINER_PORT}"
     lines = [

@@ -72,7 +72,7 @@ def render(plan: LaunchPlan, facts: DeployFacts) -> str:
 
 def _container(plan: LaunchPlan, facts: DeployFacts, image: str, name: str) -> list[str]:
     argv = container_argv(plan)
-    health = "httpGet: {path: /health, port: http}"
+    health = f"httpGet: {{path: {plan.health}, port: http}}"
     failures = -(-startup_limit_s(facts) // _PROBE_PERIOD_S)
     body = [
         f"image: {yaml_string(image)}  # measured as {one_line(plan.image or '')}",

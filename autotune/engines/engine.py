@@ -12,6 +12,8 @@ from autotune.space.candidate import Candidate
 
 Fault = Literal["candidate", "study", "environment", "tool", "unknown"]
 Phase = Literal["arguments", "startup", "load", "stop"]
+FlagStyle = Literal["--flag value", "--flag=value", "-flag value"]
+"""How a server of kind generic is given its flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,13 @@ class LaunchTarget:
     ipc_host: bool = False
     port: int | None = None
     url: str | None = None
+    health: str | None = None
+    """Route that answers once the server may be asked; None: the engine's own."""
+    model_name: str | None = None
+    """What requests call the model; None: its own name."""
+    flag_style: FlagStyle = "--flag value"
+    negatable: tuple[str, ...] = ()
+    """Switches of a server of kind generic that have a `--no-` form."""
     knob_env: Mapping[str, str] = field(default_factory=dict)
     """Knob name -> environment variable, for knobs that are set by environment."""
     knob_flags: Mapping[str, str] = field(default_factory=dict)

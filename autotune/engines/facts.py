@@ -7,72 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-Kind = Literal["switch", "bare", "int", "size", "float", "str", "json", "ints", "strs"]
-"""`switch`: `--x` and its negative; `bare`: `--x` only; `size`: a whole number or text such as 8k;
-`ints`/`strs`: several words after one flag; `json`: one word of JSON."""
+from autotune.canonical import Json
+from autotune.engines.known_flags import Flag, Removed, known_flags
+from autotune.engines.versions import applies
 
-
-def written_numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version as written, trailing zeros too: "v0.26.0rc1+cpu" -> (0, 26, 0)."""
-    numbers = re.match(r"v?(\d+(?:\.\d+)*)", version)
-    return tuple(int(part) for part in numbers[1].split(".")) if numbers else ()
-
-
-def applies(version: str | None, since: str | None = None, until: str | None = None) -> bool:
-    """Whether a fact that holds from `since` to `until` (both included, as far as they are written:
-    until 0.17 includes 0.17.3) holds for `version`. An unknown version is given the benefit.
-    """
-    key = written_numbers(version) if version else ()
-    if not key:
-        return True
-    if since is not None and key < written_numbers(since):
-        return False
-    last = written_numbers(until) if until is not None else None
-    return last is None or key[: len(last)] <= last
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """One command-line flag: its name without dashes, its kind, and the versions that have it."""
-
-    name: str
-    kind: Kind
-    since: str | None = None
-    until: str | None = None
-
-    @property
-    def negative(self) -> str | None:
-        """The word that switches it off; None where there is none."""
-        return f"--no-{self.name}" if self.kind == "switch" else None
-
-    @property
-    def several(self) -> bool:
-        """Whether it takes several words."""
-        return self.kind in ("ints", "strs")
-
-    def applies(self, version: str | None) -> bool:
-        """Whether `version` has this flag, as far as is known."""
-        return applies(version, self.since, self.until)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """A flag that is gone: last version that had it ("0": none ever had), first one known to lack
-    it, and what to use now.
-    """
-
-    name: str
-    until: str
-    gone_since: str
-    instead: str
-
-    def gone(self, version: str | None) -> bool:
-        """Whether `version` is known to lack it; an unknown version only if no version had it."""
-        if self.until == "0":
-            return True
-        return version is not None and written_numbers(version) >= written_numbers(self.gone_since)
+SPEAKS = {"simulated": "vllm", "simulated-sglang": "sglang"}
+"""A simulated engine -> the engine whose flags and metrics it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +68,20 @@ class Exposed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Likelihood:
+    """How a server is asked for the log-probabilities of a given text: `body` is posted to `route`
+    with the text under the key `text`; `read` names the form of the answer (`study/asking.py`).
+    """
+
+    route: str
+    text: str
+    read: str
+    body: Mapping[str, Any]
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
     """Everything known about one kind of engine."""
 
@@ -138,7 +94,8 @@ class EngineFacts:
     opposites: Mapping[str, str]
     removed: Mapping[str, Removed]
     managed: Mapping[str, str]
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str | None]
+    """Flag -> the variable that the server reads instead; None: it reads none."""
     metrics: Mapping[str, tuple[Exposed, ...]]
     routes: Mapping[str, str]
     caches: tuple[Cache, ...]
@@ -154,6 +111,34 @@ class EngineFacts:
     memory_log: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
     """What a start-up log says of memory: name of a number -> the lines that hold it."""
     memory_order: MemoryOrder = MemoryOrder()
+    likelihood: tuple[Likelihood, ...] = ()
+    model_flag: str = "--model"
+    takes_model_word: bool = True
+    """Whether the program takes the model as a word, unless one of `model_flag_words` is in it."""
+    packages: tuple[str, ...] = ()
+    """Names of its Python distributions, whose metadata tells the version."""
+    programs: tuple[tuple[str, ...], ...] = ()
+    """Further ways to write the program."""
+    always: Mapping[str, Json] = field(default_factory=dict)
+    """Flags of every launch, unless the study sets them otherwise."""
+    off_by_absence: bool = False
+    """Whether a switch without a negative form is switched off by leaving it out."""
+    kills_itself: bool = False
+    """Whether signal 9 is how this engine ends after a failure of its own."""
+    environment: tuple[str, ...] = ()
+    """Variables that shape a launch: names, or beginnings of names that end in `_`."""
+
+    def shapes_launch(self, variable: str) -> bool:
+        """Whether a variable of the environment bears on what this engine does."""
+        return any(
+            variable.startswith(name) if name.endswith("_") else variable == name
+            for name in self.environment
+        )
+
+    def asks_likelihood(self, version: str | None) -> Likelihood | None:
+        """How this version is asked for the likelihood of a text; None: it cannot be."""
+        known = (one for one in self.likelihood if applies(version, one.since, one.until))
+        return next(known, None)
 
     def compile_flags(self, version: str | None) -> tuple[str, ...]:
         """Flags whose new values make a start a cold one in this version."""
@@ -216,30 +201,14 @@ def _patterns(texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(text) for text in texts)
 
 
-def _flags(data: Mapping[str, Any]) -> dict[str, Flag]:
-    since = {name: version for version, names in data.get("since", {}).items() for name in names}
-    removed = data.get("removed", {})
+def _opposites(flags: Mapping[str, Flag]) -> dict[str, str]:
+    """`enable-x` for `x` where the engine only has `disable-x`."""
+    pairs = ((f"enable-{name.removeprefix('disable-')}", name) for name in flags)
     return {
-        name: Flag(
-            name=name,
-            kind=kind,
-            since=since.get(name),
-            until=removed[name]["until"] if name in removed else None,
-        )
-        for kind, names in data.get("flags", {}).items()
-        for name in names
+        on: off
+        for on, off in pairs
+        if off.startswith("disable-") and on not in flags and flags[off].kind in ("switch", "bare")
     }
-
-
-def _removed(name: str, entry: Mapping[str, str]) -> Removed:
-    *head, last = written_numbers(entry["until"])
-    following = ".".join(str(part) for part in (*head, last + 1))
-    return Removed(
-        name=name,
-        until=entry["until"],
-        gone_since=entry.get("from", following),
-        instead=entry["instead"],
-    )
 
 
 def _exposed(entry: str | Sequence[Mapping[str, str]]) -> tuple[Exposed, ...]:
@@ -250,18 +219,21 @@ def _exposed(entry: str | Sequence[Mapping[str, str]]) -> tuple[Exposed, ...]:
 
 @cache
 def engine_facts(engine: str) -> EngineFacts:
-    """The facts of `vllm`, `sglang` or `generic`; the simulated engine speaks vLLM's language."""
-    name = "vllm" if engine == "simulated" else engine
+    """The facts of `vllm`, `sglang` or `generic`; a simulated engine's are those of the engine
+    whose language it speaks.
+    """
+    name = SPEAKS.get(engine, engine)
     data = _read(f"{name}.yaml")
+    known = known_flags(name, data)
     return EngineFacts(
         engine=name,
         command=tuple(data.get("command", ())),
         model_flag_words=tuple(data.get("model_flag_words", ())),
         images=tuple(data.get("images", ())),
-        flags=_flags(data),
-        aliases=data.get("aliases", {}),
-        opposites=data.get("opposites", {}),
-        removed={key: _removed(key, entry) for key, entry in data.get("removed", {}).items()},
+        flags=known.flags,
+        aliases=known.aliases,
+        opposites={**_opposites(known.flags), **data.get("opposites", {})},
+        removed=known.removed,
         managed=data.get("managed", {}),
         secrets=data.get("secrets", {}),
         metrics={key: _exposed(entry) for key, entry in data.get("metrics", {}).items()},
@@ -275,6 +247,16 @@ def engine_facts(engine: str) -> EngineFacts:
         memory_order=MemoryOrder(
             **{key: tuple(names) for key, names in data.get("memory_order", {}).items()}
         ),
+        model_flag=data.get("model_flag", "--model"),
+        takes_model_word=data.get("takes_model_word", True),
+        packages=tuple(data.get("packages", ())),
+        programs=tuple(tuple(words) for words in data.get("programs", ())),
+        always=data.get("always", {}),
+        off_by_absence=data.get("off_by_absence", False),
+        kills_itself=data.get("kills_itself", False),
+        likelihood=tuple(Likelihood(**entry) for entry in data.get("likelihood", ())),
+        # The simulated engine reads none of them
+        environment=() if engine in SPEAKS else tuple(data.get("environment", ())),
         memory_log={k: _patterns(texts) for k, texts in data.get("memory_log", {}).items()},
         stages=tuple(
             Stage(stage=entry["stage"], match=_patterns(entry["match"]))

@@ -54,16 +54,20 @@ def fit_flag(
     return FlagFit(name=None, note=_known_of(facts, listed, head))
 
 
-def value_problem(listed: EngineHelp, name: str, value: Json) -> str | None:
+def value_problem(
+    listed: EngineHelp, name: str, value: Json, *, off_by_absence: bool = False
+) -> str | None:
     """Why a listed flag cannot have this value, as a phrase ("does not take fp9; nearest: fp8");
-    None if it can, or if that is not shown.
+    None if it can, or if that is not shown. `off_by_absence`: a switch without a negative form is
+    switched off by leaving it out.
     """
     flag = listed.find(name)
     if flag is None or value is None or "." in name:
         return None
     switch = as_switch(value) if isinstance(value, bool | str) else None
     if flag.kind != "value":
-        return _switch_problem(flag, name, switch)
+        left_out = off_by_absence and switch is False and flag.kind == "bare"
+        return None if left_out else _switch_problem(flag, name, switch)
     if isinstance(value, bool):
         return "takes a value, not on or off"
     items = value if isinstance(value, list) else [value]

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 
 from autotune.canonical import Json, canonical_json
-from autotune.engines.facts import EngineFacts, Flag
+from autotune.engines.facts import EngineFacts
+from autotune.engines.known_flags import Flag
 from autotune.engines.redaction import is_secret_name
 from autotune.errors import InputError
 
@@ -72,10 +73,16 @@ def check_flags(facts: EngineFacts, params: Mapping[str, Json], version: str | N
             )
         if is_secret_flag(facts, name):
             variable = facts.secrets.get(name, name.upper().replace("-", "_"))
+            hint = f"set it by name: env: {{{variable}: {{from_env: {variable}}}}}"
+            if variable is None:
+                hint = (
+                    f"{facts.engine} reads it from nowhere else (env: {{...: {{from_env: ...}}}} "
+                    "does not reach it); run without it and put authentication in front"
+                )
             raise InputError(
                 message=f"`{name}` is a secret and does not belong on a command line",
                 so="nothing was started",
-                hint=f"set it by name: env: {{{variable}: {{from_env: {variable}}}}}",
+                hint=hint,
             )
         problem = flag_problem(facts, name, version)
         if problem is not None and name in facts.removed:
@@ -90,10 +97,7 @@ def flag_problem(facts: EngineFacts, name: str, version: str | None) -> str | No
     head = flag_name(facts, name).partition(".")[0]
     removed = facts.removed.get(head)
     if removed is not None and removed.gone(version):
-        what = f"gone from {facts.engine} since {removed.gone_since}"
-        if removed.until == "0":
-            what = f"not a flag of {facts.engine}"
-        return f"`{head}` is {what}; instead: {removed.instead}"
+        return removed.sentence(facts.engine)
     flag = facts.flags.get(head)
     if flag is not None and removed is None and not flag.applies(version):
         return f"`{head}` needs {facts.engine} {flag.since} or newer, this is {version}"
@@ -108,7 +112,7 @@ def flag_words(facts: EngineFacts, name: str, value: Json) -> list[str]:
     """
     flag = facts.flags.get(name)
     if flag is not None and flag.kind in ("switch", "bare"):
-        return _switch_words(flag, value)
+        return _switch_words(flag, value, off_by_absence=facts.off_by_absence)
     if isinstance(value, bool):
         if flag is None and "." not in name:
             return [f"--{name}" if value else f"--no-{name}"]
@@ -132,7 +136,7 @@ def _is_switch(facts: EngineFacts, name: str) -> bool:
     return flag is not None and flag.kind == "switch"
 
 
-def _switch_words(flag: Flag, value: Json) -> list[str]:
+def _switch_words(flag: Flag, value: Json, *, off_by_absence: bool) -> list[str]:
     switch = as_switch(value)
     if switch is None:
         raise InputError(
@@ -142,6 +146,8 @@ def _switch_words(flag: Flag, value: Json) -> list[str]:
         )
     if switch:
         return [f"--{flag.name}"]
+    if flag.negative is None and off_by_absence:
+        return []
     if flag.negative is None:
         raise InputError(
             message=f"`{flag.name}` cannot be switched off: it has no negative form",

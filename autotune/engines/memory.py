@@ -133,15 +133,15 @@ def estimate(
     None where it cannot be told: no local folder with config.json and safetensors, layers that are
     not attention, a way of quantizing that is not known here, or weights kept outside the GPU.
     """
-    config = _config(model_dir)
+    config = model_config(model_dir)
     if config is None or float(params.get("cpu-offload-gb") or 0) > 0:
         return None
     tensor, pipeline = (
-        _whole(params, "tensor-parallel-size"),
-        _whole(params, "pipeline-parallel-size"),
+        whole(params, "tensor-parallel-size"),
+        whole(params, "pipeline-parallel-size"),
     )
-    weights = _weights_bytes(model_dir, config, params)
-    per_token = _kv_bytes_per_token(config, params, tensor, pipeline)
+    weights = weights_bytes(model_dir, config, params)
+    per_token = kv_bytes_per_token(config, params, tensor, pipeline)
     if weights is None or per_token is None:
         return None
     share = float(params.get("gpu-memory-utilization") or 0.92)
@@ -169,7 +169,8 @@ def size_of(value: Json) -> float | None:
     return float(match[1]) * _SUFFIXES.get(match[2], 1) if match else None
 
 
-def _config(model_dir: Path) -> dict[str, Json] | None:
+def model_config(model_dir: Path) -> dict[str, Json] | None:
+    """The `config.json` of a model folder, its text part on top; None if it cannot be read."""
     try:
         whole = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -180,13 +181,15 @@ def _config(model_dir: Path) -> dict[str, Json] | None:
     return {**whole, **text} if isinstance(text, dict) else whole
 
 
-def _whole(params: Mapping[str, Json], name: str) -> int:
+def whole(params: Mapping[str, Json], name: str) -> int:
+    """A parameter as a whole number of at least 1, which it is where it is not given."""
     return max(1, int(params.get(name) or 1))
 
 
-def _weights_bytes(
+def weights_bytes(
     model_dir: Path, config: Mapping[str, Json], params: Mapping[str, Json]
 ) -> float | None:
+    """Bytes of all weights by the safetensors files; None where quantizing makes them unknown."""
     files = {path.name: path.stat().st_size for path in model_dir.glob("*.safetensors")}
     # The same weights once more, in the maker's own layout.
     parts = {name: size for name, size in files.items() if not name.startswith("consolidated")}
@@ -199,9 +202,10 @@ def _weights_bytes(
     return total or None
 
 
-def _kv_bytes_per_token(
+def kv_bytes_per_token(
     config: Mapping[str, Json], params: Mapping[str, Json], tensor: int, pipeline: int
 ) -> float | None:
+    """Bytes that a token takes in the KV cache of one GPU; None for layers beyond attention."""
     layers, hidden, heads = (
         config.get(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
     )

@@ -1,4 +1,6 @@
-"""What an engine's start-up log says of memory, as numbers. The lines are in `facts/*.yaml`."""
+"""What an engine's start-up log says of memory, as numbers. The lines are in `facts/*.yaml`; of a
+line that tells several parts of one number, the sum counts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def read_memory(lines: Iterable[str], engine: str) -> dict[str, float]:
         for name, pattern in patterns:
             match = pattern.search(line)
             if match is not None:
-                numbers.setdefault(name, []).append(float(match[1].replace(",", "")))
+                parts = [float(text.replace(",", "")) for text in match.groups() if text]
+                numbers.setdefault(name, []).append(sum(parts))
     return {
         name: min(found) if name in _SMALLEST else max(found) for name, found in numbers.items()
     }

@@ -52,6 +52,8 @@ class LaunchPlan:
     ipc_host: bool = False
     port: int | None = None
     url: str | None = None
+    health: str = "/health"
+    """Route that answers once the server may be asked."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))

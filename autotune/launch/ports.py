@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _LISTEN = "0A"
 # Below the range from which Linux takes source ports of outgoing connections (32768 and up): an
 # engine may bind half a minute after the port was chosen.
 _CHOICES = range(18000, 32000)
+_TRIES = 50
 
 
 def listening_inodes(port: int) -> set[int]:
@@ -79,6 +81,33 @@ def choose_port() -> int:
         message="no free port on 127.0.0.1",
         seen=f"200 random ports from {_CHOICES.start} to {_CHOICES.stop - 1} are all taken",
     )
+
+
+class PortLeases:
+    """Ports of servers that are starting or running: an engine binds long after its port was chosen,
+    and two that start at the same time must not be given the same one. Any thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: set[int] = set()
+
+    def take(self) -> int:
+        """A free port that nobody else has. Raises EnvironmentFault if none is found."""
+        with self._lock:
+            for _ in range(_TRIES):
+                port = choose_port()
+                if port not in self._taken:
+                    self._taken.add(port)
+                    return port
+        raise EnvironmentFault(
+            message="no free port on 127.0.0.1", seen=f"{len(self._taken)} are held by this study"
+        )
+
+    def give_back(self, port: int) -> None:
+        """The server of this port has ended, or was never started."""
+        with self._lock:
+            self._taken.discard(port)
 
 
 def holder_of(port: int) -> str:

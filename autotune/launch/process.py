@@ -17,6 +17,7 @@ import psutil
 from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
 from autotune.engines.engine import ExitInfo
+from autotune.engines.facts import engine_facts
 from autotune.engines.plan import LaunchPlan
 from autotune.errors import EnvironmentFault
 from autotune.launch import lineage, pid_record, ports, preflight
@@ -49,11 +50,13 @@ class ProcessServer:
         log: MaskedLog,
         clock: Clock,
         stop: StopSignal,
+        leases: ports.PortLeases,
     ) -> None:
         self.plan = plan
         self.url = f"http://{ports.LOOPBACK}:{port}"
         self.log_path: Path | None = log.path
         self._port = port
+        self._leases = leases
         self._process = process
         self._record = record
         self._log = log
@@ -106,6 +109,7 @@ class ProcessServer:
         self._reader.join(LOG_WAIT_S)
         self._log.close()
         self._record.remove()
+        self._leases.give_back(self._port)
         self._ended = ExitInfo(code=code, by_us=by_us)
         return self._ended
 
@@ -179,6 +183,7 @@ class ProcessLauncher:
         self._clock = clock
         self._stop = stop
         self._environ = dict(os.environ if environ is None else environ)
+        self._leases = ports.PortLeases()
 
     def check(self, plan: LaunchPlan) -> None:
         preflight.resolve_secrets(plan, self._environ)
@@ -206,6 +211,7 @@ class ProcessLauncher:
             )
         except OSError as error:
             log.close()
+            self._leases.give_back(port)
             raise EnvironmentFault(
                 message=f"could not start {argv[0]}", seen=error.strerror or str(error)
             ) from None
@@ -218,6 +224,7 @@ class ProcessLauncher:
             log=log,
             clock=self._clock,
             stop=self._stop,
+            leases=self._leases,
         )
         try:
             record.write()
@@ -262,8 +269,10 @@ class ProcessLauncher:
         return [named[process] for process in sorted(named)]
 
     def _environment(self, plan: LaunchPlan, ticket: Ticket, launch: str) -> dict[str, str]:
+        # What shapes an engine is in the plan: the shell that resumes a study may be another one
+        facts = engine_facts(plan.engine)
         environment = {
-            **self._environ,
+            **{k: v for k, v in self._environ.items() if not facts.shapes_launch(k)},
             **plan.env,
             **preflight.resolve_secrets(plan, self._environ),
             lineage.STUDY_MARKER: ticket.study_id,
@@ -276,7 +285,7 @@ class ProcessLauncher:
 
     def _port(self, plan: LaunchPlan) -> int:
         if plan.port is None:
-            return ports.choose_port()
+            return self._leases.take()
         if not ports.wait_free(plan.port, timeout_s=ports.FREE_WAIT_S, clock=self._clock):
             raise EnvironmentFault(
                 message=f"port {plan.port} is busy",

@@ -150,6 +150,7 @@ class HttpProbe:
     ) -> None:
         self._url = server.url.rstrip("/")
         self._model = server.plan.model
+        self._health = server.plan.health
         self._limit_s = limit_s
         self._headers = dict(headers or {})
         self._finding = Finding(state="silent")
@@ -187,9 +188,10 @@ class HttpProbe:
 
     def _attempt(self, client: httpx.Client) -> Finding:
         try:
-            health = client.get("/health")
+            health = client.get(self._health)
             if health.status_code >= 500:
-                return Finding(state="loading", message=f"/health answers {health.status_code}")
+                answer = f"{self._health} answers {health.status_code}"
+                return Finding(state="loading", message=answer)
             listed = client.get("/v1/models")
             if listed.status_code == 200 and (other := _other_models(listed, self._model)):
                 return Finding(state="foreign", message=other)

@@ -7,9 +7,9 @@ so that drift of the machine falls on both; the ratio within a pair is compared 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, stdev
+from statistics import stdev
 from typing import Literal
 
 from autotune.canonical import Json
@@ -22,11 +22,7 @@ MIN_PAIRS = 3
 PROMISING = 0.05
 """Without an interval an improvement must exceed this share (and the noise) to be shown at all."""
 
-# Two-sided 95 % points of Student's t for 1, 2, ... degrees of freedom.
-_T_975 = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
-    2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860,
-)  # fmt: skip
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +82,51 @@ class Change:
         return {"ratio": self.ratio, "low": self.low, "high": self.high}
 
 
+FinalistWord = Literal["better", "trade_off", "not_distinguishable", "worse", "broke_limits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalistVerdict:
+    """What the confirmation says of one finalist of a study with several objectives.
+
+    `trial`: of the search. `changes`, `baseline_values`, `values`: by objective text; values in
+    base units, from the confirm launches where there are any, else from the search.
+    """
+
+    trial: int
+    verdict: FinalistWord
+    confirmed: bool
+    reason: str
+    changes: Mapping[str, Change | None]
+    baseline_values: Mapping[str, float | None]
+    values: Mapping[str, float | None]
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "trial": self.trial,
+            "verdict": self.verdict,
+            "confirmed": self.confirmed,
+            "reason": self.reason,
+            "changes": {
+                text: None if change is None else change.to_json()
+                for text, change in self.changes.items()
+            },
+            "baseline_values": dict(self.baseline_values),
+            "values": dict(self.values),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearMiss:
+    """A trial that broke a limit: limit text -> normalised violation (above 0: broken)."""
+
+    trial: int
+    violations: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Json]:
+        return {"trial": self.trial, "violations": dict(self.violations)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """How a study ends.
@@ -93,7 +134,9 @@ class Verdict:
     `best`: number of the search trial that the verdict is about; for `keep_baseline` the
     baseline's, for `no_feasible` None. `baseline_value`, `best_value`: from the confirm launches
     where there are any (geometric means), else from the search. `noise`: relative spread of
-    repeated launches of the baseline, None with fewer than two.
+    repeated launches of the baseline, None with fewer than two. `pareto`: the search's trials that
+    no other beats in every objective. `finalists`: one verdict each where there are several
+    objectives. `nearest`: where nothing meets the limits, the trials that miss them least.
     """
 
     verdict: VerdictName
@@ -107,6 +150,9 @@ class Verdict:
     pairs: tuple[ConfirmPair, ...]
     noise: float | None
     reason: str
+    pareto: tuple[int, ...] = ()
+    finalists: tuple[FinalistVerdict, ...] = ()
+    nearest: tuple[NearMiss, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -123,6 +169,9 @@ class Verdict:
             "pairs": [pair.to_json() for pair in self.pairs],
             "noise": self.noise,
             "reason": self.reason,
+            "pareto": list(self.pareto),
+            "finalists": [finalist.to_json() for finalist in self.finalists],
+            "nearest": [miss.to_json() for miss in self.nearest],
         }
 
 
@@ -132,13 +181,17 @@ def decide(
     baseline: Standing | None,
     best: Standing | None,
     pairs: Sequence[ConfirmPair] = (),
+    confidence: float = CONFIDENCE,
 ) -> Verdict:
     """The verdict of a study with one objective (of several: the first).
 
     `baseline`: trial 0. `best`: the feasible search trial with the best value, None if there is
     none; it may be the baseline itself. `pairs`: confirm launches of `best` against the baseline.
+    `confidence`: of the interval (`looks.confidence_of`).
     """
-    case = _Case(objective=objective, baseline=baseline, best=best, pairs=tuple(pairs))
+    case = _Case(
+        objective=objective, baseline=baseline, best=best, pairs=tuple(pairs), confidence=confidence
+    )
     baseline_holds = baseline is not None and baseline.feasible and baseline.value is not None
     if best is None or not best.feasible or best.value is None:
         if baseline_holds:
@@ -160,10 +213,13 @@ def decide(
     return _compare(case)
 
 
-def change_of(pairs: Sequence[ConfirmPair]) -> Change | None:
+def change_of(
+    pairs: Sequence[ConfirmPair], resolution: float = 0.0, confidence: float = CONFIDENCE
+) -> Change | None:
     """Geometric mean of candidate/baseline over the pairs with a t interval on the log scale.
 
-    None without a usable pair; no interval with fewer than three.
+    None without a usable pair; no interval with fewer than three. `resolution`: of the metric; the
+    interval reaches at least so far to both sides, for values on a ladder may agree by chance.
     """
     logs = [ratio for pair in pairs if (ratio := pair.log_ratio) is not None]
     if not logs:
@@ -171,7 +227,8 @@ def change_of(pairs: Sequence[ConfirmPair]) -> Change | None:
     mean = math.fsum(logs) / len(logs)
     if len(logs) < MIN_PAIRS:
         return Change(ratio=math.exp(mean))
-    half = t_quantile(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    half = t_quantile(len(logs) - 1, confidence) * stdev(logs) / math.sqrt(len(logs))
+    half = max(half, math.log1p(resolution))
     return Change(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
@@ -181,14 +238,11 @@ def noise_of(values: Sequence[float | None]) -> float | None:
     return stdev(logs) if len(logs) >= 2 else None
 
 
-def t_quantile(degrees: int) -> float:
-    """Two-sided 95 % point of Student's t (table to 20 degrees of freedom, then the expansion of
-    Abramowitz and Stegun 26.7.5; error below 0.001).
-    """
-    if degrees <= len(_T_975):
-        return _T_975[degrees - 1]
-    z = NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
+    """Two-sided point of Student's t: 12.71 for one degree of freedom and 0.95."""
+    from scipy.special import stdtrit  # slow to import
+
+    return float(stdtrit(degrees, (1 + confidence) / 2))
 
 
 def _compare(case: _Case) -> Verdict:
@@ -221,6 +275,7 @@ class _Case:
     baseline: Standing | None
     best: Standing | None
     pairs: tuple[ConfirmPair, ...]
+    confidence: float = CONFIDENCE
 
     @property
     def lower_is_better(self) -> bool:
@@ -228,7 +283,7 @@ class _Case:
 
     @property
     def change(self) -> Change | None:
-        return change_of(self.pairs)
+        return change_of(self.pairs, self.objective.metric.resolution, self.confidence)
 
     @property
     def noise(self) -> float | None:
@@ -295,8 +350,8 @@ class _Case:
             confirmed=confirmed,
             best=None if about is None else about.trial,
             objective=self.objective,
-            baseline_value=_centre([p.baseline_value for p in shown], baseline_value),
-            best_value=_centre([p.best_value for p in shown], search_value),
+            baseline_value=centre([p.baseline_value for p in shown], baseline_value),
+            best_value=centre([p.best_value for p in shown], search_value),
             search_value=search_value,
             change=self.change,
             pairs=self.pairs,
@@ -305,7 +360,10 @@ class _Case:
         )
 
 
-def _centre(values: Sequence[float | None], otherwise: float | None) -> float | None:
+def centre(values: Sequence[float | None], otherwise: float | None) -> float | None:
+    """The geometric mean of the values that are there (arithmetic with one at or below 0), or
+    `otherwise` without any.
+    """
     known = [value for value in values if value is not None]
     if not known:
         return otherwise

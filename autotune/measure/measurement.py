@@ -11,7 +11,7 @@ from autotune.canonical import Json
 Cause = Literal[
     "ended_early", "nothing_measured", "client_late", "client_busy", "client_ports", "not_sent",
     "wrong_length", "prompt_length", "wrong_server", "other_traffic", "too_few_samples",
-    "not_stationary",
+    "not_stationary", "stopped_early",
 ]  # fmt: skip
 """Why a measurement is not simply valid, as a code for scripts."""
 CLIENT_CAUSES: frozenset[Cause] = frozenset(
@@ -49,6 +49,9 @@ class Measurement:
     same keys to (low, high) 95 % order-statistic bounds; None for an end that does not exist.
     `unbounded` names percentile metrics whose failures-as-infinity value is infinite ("not met").
     `diagnosis` holds the prefill/decode diagnosis; `context` the cache state, warm-up counts, salt.
+    `recorded_rate`: where this was measured at another rate, the metrics at the recorded one, if
+    limits refer to them. `stopped_early`: where the replay was ended before its end, why (see
+    `outcome.EarlyEnd`); the numbers are then about the requests that had ended by themselves.
     """
 
     validity: Validity
@@ -62,9 +65,16 @@ class Measurement:
     unbounded: tuple[str, ...] = ()
     diagnosis: Mapping[str, Json] = field(default_factory=dict)
     context: Mapping[str, Json] = field(default_factory=dict)
+    recorded_rate: Mapping[str, float | None] | None = None
+    stopped_early: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> Mapping[str, float | None]:
+        """The metrics that limits relative to this launch refer to."""
+        return self.metrics if self.recorded_rate is None else self.recorded_rate
 
     def to_json(self) -> dict[str, Json]:
-        return {
+        data: dict[str, Json] = {
             "validity": {
                 "verdict": self.validity.verdict,
                 "reasons": list(self.validity.reasons),
@@ -83,6 +93,11 @@ class Measurement:
             "diagnosis": dict(self.diagnosis),
             "context": dict(self.context),
         }
+        if self.recorded_rate is not None:
+            data["recorded_rate"] = dict(self.recorded_rate)
+        if self.stopped_early:
+            data["stopped_early"] = dict(self.stopped_early)
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Measurement:
@@ -102,4 +117,6 @@ class Measurement:
             unbounded=tuple(data.get("unbounded", ())),
             diagnosis=data.get("diagnosis", {}),
             context=data.get("context", {}),
+            recorded_rate=data.get("recorded_rate"),
+            stopped_early=data.get("stopped_early", {}),
         )

@@ -127,7 +127,7 @@ def output_throughput(
     start, end = window_s
     if end <= start:
         return None
-    tokens = sum(_tokens_inside(record, start, end) for record in records if record.failure is None)
+    tokens = sum(tokens_inside(record, start, end) for record in records if record.failure is None)
     return tokens / (end - start)
 
 
@@ -169,7 +169,8 @@ def meets(record: RequestRecord, limits: Mapping[str, float]) -> bool:
     return all(value is None or value <= limit for value, limit in values)
 
 
-def _tokens_inside(record: RequestRecord, start: float, end: float) -> float:
+def tokens_inside(record: RequestRecord, start: float, end: float) -> float:
+    """Output tokens of one request that came in [start, end): see `output_throughput`."""
     first, last = record.first_token_s, record.last_token_s
     tokens = record.output_tokens or 0
     if first is None or last is None or tokens == 0:

@@ -30,7 +30,7 @@ KNOBS: Mapping[str, Mapping[Bound, tuple[str, ...]]] = {
     },
 }
 """Engine -> what bounds a candidate -> the flags that bear on it, the likeliest first."""
-FLAGS_OF = {"simulated": "vllm"}
+FLAGS_OF = {"simulated": "vllm", "simulated-sglang": "sglang"}
 """Engines that take another one's flags."""
 
 PREFILL_SHARE = 0.7

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from autotune.engines.engine import Diagnosis
 from autotune.measure.measurement import Measurement
 from autotune.measure.outcome import Infeasible, Score, Unmeasurable
+from autotune.measure.quantiles import interval_ranks, wilson_interval
 from autotune.spec.expressions import Constraint, Objective
 from autotune.spec.vocabulary import MetricName
 
@@ -30,7 +31,8 @@ def score(
     with the sign that makes <= 0 hold; a limit of 0 is taken as 1 in the denominator. A limited
     percentile that failures make infinite is violated by the share of failed requests; an
     *objective* that they make infinite has no value at all, so the candidate is infeasible
-    (`requests_failed`). The caller has looked at the measurement's validity before.
+    (`requests_failed`). The caller has looked at the measurement's validity before. The search gets
+    the violations at the far end of the intervals as well (`_cautious`).
     """
     values: dict[str, float] = {}
     for objective in objectives:
@@ -41,6 +43,8 @@ def score(
     reference = measurement.metrics if baseline is None else baseline
     violations: dict[str, float] = {}
     limits: dict[str, float] = {}
+    cautious: dict[str, float] = {}
+    observed: dict[str, str] = {}
     for constraint in constraints:
         limit = resolve_limit(constraint, reference)
         if limit is None:
@@ -58,7 +62,40 @@ def score(
             if value is None
             else violation(value, constraint.op, limit)
         )
-    return Score(values=values, violations=violations, limits=limits)
+        far = _cautious(measurement, constraint, limit)
+        if isinstance(far, str):
+            observed[constraint.text] = far
+        else:
+            cautious[constraint.text] = max(far, violations[constraint.text])
+    return Score(
+        values=values, violations=violations, limits=limits, cautious=cautious, observed=observed
+    )
+
+
+def _cautious(measurement: Measurement, constraint: Constraint, limit: float) -> float | str:
+    """The violation at the far end of the metric's interval, or why there is none to go by.
+
+    The interval stands for other requests of the same kind. A relative limit compares two replays
+    of the same requests, so these move both sides alike, and a candidate that equals the baseline
+    must not fail by the width of an interval. A share that not even a perfect replay of so few
+    requests would show beyond doubt is held against its observed value, too.
+    """
+    metric, planned = constraint.metric, measurement.planned
+    low, high = measurement.intervals.get(metric.key, (None, None))
+    if constraint.relative:
+        return "relative to the baseline, which replays the same requests"
+    if metric.name == "success_rate":
+        perfect = wilson_interval(planned, planned)[0]
+        if low is None or perfect is None or perfect < limit:
+            return f"{planned} requests cannot show this share beyond doubt"
+        return violation(low, constraint.op, limit)
+    if metric.statistic is None or not metric.statistic.startswith("p"):
+        return f"{metric.name} has no interval"
+    if high is not None:
+        return violation(high, constraint.op, limit)
+    if interval_ranks(float(metric.statistic[1:]), planned)[1] is not None and measurement.failed:
+        return measurement.failed / planned
+    return f"{planned} requests are too few for the interval of {metric.name}"
 
 
 def resolve_limit(constraint: Constraint, baseline: Mapping[str, float | None]) -> float | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from autotune.canonical import Json
 from autotune.measure.measurement import Measurement
 from autotune.measure.metrics import client_metrics
+from autotune.measure.outcome import EarlyEnd
 from autotune.measure.prefill_decode import diagnose_load
 from autotune.measure.validity import judge
 from autotune.replay.records import ReplayResult
@@ -26,14 +28,19 @@ def measure(
     limits: Mapping[str, float],
     limited: Collection[MetricName],
     context: Mapping[str, Json],
+    stopped: EarlyEnd | None = None,
 ) -> Measurement:
     """Everything that one replay says, with the verdict on whether to believe it.
 
     `telemetry`: `Telemetry.summary()`, or {} where the server was not watched. `startup_s`: seconds
     from launch to the first real answer, None when attached. `limits`: latency family -> seconds
     per request, for goodput. `limited`: metrics with an objective or a constraint on them.
-    `context`: kept as it is; `max_num_seqs` and `engine` in it help the diagnosis.
+    `context`: kept as it is; `max_num_seqs` and `engine` in it help the diagnosis. `stopped`: why
+    the replay was ended early, if it was; the numbers are then about what had ended by itself.
     """
+    if stopped is not None:
+        result = _ended_part(result, stopped)
+        telemetry = {**telemetry, "generation_tokens": None, "energy_joules": None}
     measured = [record for record in result.records if record.measured]
     failures = Counter(record.failure for record in measured if record.failure is not None)
     numbers = client_metrics(result.records, result.window_s, limits)
@@ -41,10 +48,13 @@ def measure(
     metrics[METRICS["startup_seconds"].key] = startup_s
     health = result.health
     cap, engine = context.get("max_num_seqs"), context.get("engine")
-    validity = judge(result, limits=limits, limited=limited, telemetry=telemetry)
+    validity = judge(
+        result, limits=limits, limited=limited, telemetry=telemetry,
+        stopped_early=None if stopped is None else stopped.sentence,
+    )  # fmt: skip
     return Measurement(
         validity=validity,
-        planned=len(measured),
+        planned=len(measured) if stopped is None else stopped.planned,
         ok=len(measured) - failures.total(),
         failed=failures.total(),
         failed_by_reason=dict(sorted(failures.items())),
@@ -66,6 +76,17 @@ def measure(
             spoiled=validity.reasons if validity.client_limited else (),
         ),
         context=dict(context),
+        stopped_early={} if stopped is None else stopped.to_json(),
+    )
+
+
+def _ended_part(result: ReplayResult, stopped: EarlyEnd) -> ReplayResult:
+    """What had ended by itself when a replay was ended, and the window up to then."""
+    start, end = result.window_s
+    return replace(
+        result,
+        records=tuple(record for record in result.records if not record.broken_off),
+        window_s=(start, max(start, min(end, stopped.at_s))),
     )
 
 

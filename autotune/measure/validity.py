@@ -70,15 +70,25 @@ def judge(
     limits: Mapping[str, float],
     limited: Collection[MetricName],
     telemetry: Mapping[str, float | None] = MappingProxyType({}),
+    stopped_early: str | None = None,
 ) -> Validity:
     """The verdict on a replay, with one sentence per reason (the worst first).
 
     `limits`: latency family -> seconds (only `ttft` is used, where no request was answered).
     `limited`: metrics that carry a constraint or an objective; their percentiles need samples.
     `telemetry`: `Telemetry.summary()`; its token counter tells whether this server answered.
+    `stopped_early`: why we ended the replay before its end, if we did; `result` then holds only
+    what had ended by itself, and what is missing is not held against it.
     """
     measured = [record for record in result.records if record.measured]
     findings = _Findings()
+    if stopped_early is not None:
+        findings.suspect.append(("stopped_early", stopped_early))
+        _client(result.health, _reference_s(measured, limits), findings)
+        if measured:
+            _work(measured, findings)
+        _server(result, telemetry, findings)
+        return findings.verdict()
     if result.aborted is not None:
         findings.invalid.append(("ended_early", f"the replay was ended early: {result.aborted}"))
     if not measured:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 
 from autotune.canonical import Json
 from autotune.replay.exchange import Exchange, Transport
+from autotune.replay.glimpse import OpenRequest, open_request
 from autotune.replay.pacer import Pacer, until
-from autotune.replay.records import Failure, RequestRecord
+from autotune.replay.records import BROKEN_OFF, Failure, RequestRecord
 from autotune.replay.shard import Job, Shard
 from autotune.replay.stream import AnswerReader, is_event_stream, record_of
 
@@ -113,7 +114,9 @@ class Dispatcher:
         self._over.set()
 
     def abort(self, reason: str) -> None:
-        """End the run early: `server_died`, `stopped` or `deadline`. The first reason stays."""
+        """End the run early: `server_died`, `stopped`, `hopeless` or `deadline`. The first reason
+        stays.
+        """
         if self._aborted is None and not self._over.is_set():
             self._aborted = reason
             self._over.set()
@@ -128,6 +131,16 @@ class Dispatcher:
             "ttft_p95_s": _p95(self._ttfts),
             "tpot_p95_s": _p95(self._tpots),
         }
+
+    def open_requests(self, now: float) -> list[OpenRequest]:
+        """What is in flight at the absolute monotonic instant `now`, which is the present."""
+        return [
+            open_request(
+                flight.job, flight.exchange, flight.reader, flight.read, due=flight.due,
+                start=self._start, now=now, fixed_length=self._shard.fixed_length,
+            )
+            for flight in self._flights.values()
+        ]  # fmt: skip
 
     def health(self) -> dict[str, Json]:
         """Lags in seconds (nearest rank) and counts of this worker."""
@@ -318,7 +331,7 @@ class Dispatcher:
             await asyncio.wait([f.task for f in self._flights.values()], timeout=ABORT_GRACE_S)
         kind: Failure = "timeout" if self._aborted == "deadline" else "cut"
         for flight in list(self._flights.values()):
-            _end(flight, kind, f"the replay was ended: {self._aborted or 'all was measured'}")
+            _end(flight, kind, f"{BROKEN_OFF}{self._aborted or 'all was measured'}")
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -335,7 +348,7 @@ class Dispatcher:
             planned_input_tokens=job.input_tokens,
             planned_output_tokens=job.output_tokens,
             failure="not_sent",
-            detail=f"the replay was ended: {self._aborted}",
+            detail=f"{BROKEN_OFF}{self._aborted}",
             session=job.session,
             turn=job.turn,
             worker=self._shard.worker,

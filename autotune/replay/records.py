@@ -25,6 +25,8 @@ Failure = Literal[
     "no_usage",
     "not_sent",
 ]
+BROKEN_OFF = "the replay was ended: "
+"""How the `detail` of a request begins that the client itself broke off or never sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,11 @@ class RequestRecord:
     retries: int = 0
     answered_as: str | None = None
 
+    @property
+    def broken_off(self) -> bool:
+        """Whether the end of the replay ended it, or kept it from being sent."""
+        return self.failure is not None and (self.detail or "").startswith(BROKEN_OFF)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientHealth:
@@ -136,7 +143,7 @@ class ReplayResult:
     """All records of one replay, in index order, one per planned request.
 
     `window_s` is (start, end) of the measured window by due time. `aborted` says why the replay was
-    ended early (`server_died`, `deadline`, `stopped`) or None.
+    ended early (`server_died`, `deadline`, `stopped`, `hopeless`) or None.
     """
 
     records: tuple[RequestRecord, ...]

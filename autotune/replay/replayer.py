@@ -13,6 +13,7 @@ from autotune.clock import Clock, StopSignal
 from autotune.errors import Untrustworthy
 from autotune.replay.body import request_body
 from autotune.replay.crew import Crew
+from autotune.replay.glimpse import LOOK_EVERY_S, Glimpse, Lookout
 from autotune.replay.health import combine
 from autotune.replay.options import ReplayOptions
 from autotune.replay.records import (
@@ -40,6 +41,7 @@ READY_POLL_S = 0.01
 POLL_S = 0.05
 TELL_EVERY_S = 0.5
 ALIVE_EVERY_S = 0.25
+HOPELESS = "hopeless"
 OVERDUE_S = 10.0
 """A worker that is not back this long after the deadline is killed."""
 
@@ -55,6 +57,7 @@ def replay(
     stop: StopSignal,
     alive: Callable[[], bool],
     on_progress: Callable[[ReplayProgress], None] | None = None,
+    hopeless: Callable[[Glimpse], bool] | None = None,
 ) -> ReplayResult:
     """Send every request at its due time; one record per request comes back, in index order.
 
@@ -71,6 +74,10 @@ def replay(
         alive: whether the server still runs; must be quick. When it turns False the replay ends
             within about two seconds, `aborted` is `server_died` and the rest `not_sent`.
         on_progress: called about twice a second.
+        hopeless: called about four times a second with what has ended since the last call and what
+            is open. Once it says True the replay ends: what is in flight is broken off, which makes
+            the engine drop it, the rest is not sent (`broken_off` of their records), and `aborted`
+            is `hopeless`, unless everything had ended by then.
 
     Raises ValueError for an inconsistent plan, InputError for a missing API key or an unfit
     route, Interrupted, and Untrustworthy if a worker process breaks.
@@ -79,9 +86,11 @@ def replay(
     folder = Path(tempfile.mkdtemp(prefix="replay-", dir=directory))
     try:
         deadline_s = _horizon_s(requests) + options.drain_timeout_s
-        folders = _write_shards(folder, requests, url, model, options, deadline_s)
+        watched = hopeless is not None
+        folders = _write_shards(folder, requests, url, model, options, deadline_s, watched=watched)
         with Crew(folders, options.api_key_env) as crew:
-            watch = _Watch(crew, requests, deadline_s, clock, stop, alive, on_progress)
+            given_up = None if hopeless is None else _GivenUp(Lookout(folders), hopeless)
+            watch = _Watch(crew, requests, deadline_s, clock, stop, alive, on_progress, given_up)
             begun, aborted = watch.until_over()
             reports, wall_s = crew.reports(), clock.monotonic() - begun
     finally:
@@ -89,6 +98,8 @@ def replay(
     stop.check()
     records = _in_order(requests, [record for report in reports for record in report.records])
     aborted = aborted or next((r.aborted for r in reports if r.aborted), None)
+    if aborted == HOPELESS and not any(r.measured and r.broken_off for r in records):
+        aborted = None
     return ReplayResult(
         records=records,
         health=combine(reports),
@@ -136,6 +147,8 @@ def _write_shards(
     model: str,
     options: ReplayOptions,
     deadline_s: float,
+    *,
+    watched: bool,
 ) -> list[Path]:
     run = uuid.uuid4().hex[:8]
     workers = max(1, min(options.workers, len(requests)))
@@ -158,6 +171,7 @@ def _write_shards(
             transport=options.transport,
             scored=any(planned.measured for planned in requests),
             alone=workers == 1,
+            watched=watched,
             cores=options.cores[number % len(options.cores) :][:1] if options.cores else (),
         )
         place = folder / f"worker-{number}"
@@ -165,6 +179,23 @@ def _write_shards(
         write_shard(place, shard, joined)
         folders.append(place)
     return folders
+
+
+class _GivenUp:
+    """Asks the caller now and then whether the replay is worth going on with."""
+
+    def __init__(self, lookout: Lookout, hopeless: Callable[[Glimpse], bool]) -> None:
+        self._lookout = lookout
+        self._hopeless = hopeless
+        self._look_at = 0.0
+
+    def at(self, now: float) -> bool:
+        """Whether to end the replay; looks only as often as there can be news."""
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_EVERY_S
+        glimpse = self._lookout.look()
+        return glimpse is not None and self._hopeless(glimpse)
 
 
 class _Watch:
@@ -179,6 +210,7 @@ class _Watch:
         stop: StopSignal,
         alive: Callable[[], bool],
         on_progress: Callable[[ReplayProgress], None] | None,
+        given_up: _GivenUp | None,
     ) -> None:
         self._crew = crew
         self._deadline_s = deadline_s
@@ -188,6 +220,7 @@ class _Watch:
         self._stop = stop
         self._alive = alive
         self._on_progress = on_progress
+        self._given_up = given_up
 
     def until_over(self) -> tuple[float, str | None]:
         """Start the workers together and wait for them. Returns the start instant, and why the
@@ -214,6 +247,8 @@ class _Watch:
             if reason is None and ended is None and now >= look_at:
                 look_at = now + ALIVE_EVERY_S
                 reason = None if self._alive() else "server_died"
+            if reason is None and ended is None and self._given_up and self._given_up.at(now):
+                reason = HOPELESS
             if reason is not None and ended != reason:
                 ended, kill_at = reason, now + OVERDUE_S
                 crew.stop(reason)

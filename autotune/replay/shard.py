@@ -47,7 +47,8 @@ class Shard:
     """One worker's orders. `deadline_s`: seconds after the start when everything must be over.
     `run`: opaque prefix of request ids. `cores`: the only ones it may run on; empty: any.
     `scored`: the plan has measured requests, so that the others are background: it ends when the
-    last measured one has. A worker knows that by itself only if it is `alone`.
+    last measured one has. A worker knows that by itself only if it is `alone`. `watched`: it leaves
+    snapshots of what is open (`glimpse.py`).
     """
 
     worker: int
@@ -65,6 +66,7 @@ class Shard:
     scored: bool = False
     alone: bool = True
     cores: tuple[int, ...] = ()
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,11 @@ class RecordLog:
     def add(self, record: RequestRecord) -> None:
         """Append one record."""
         self._file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+    def flush(self) -> int:
+        """Put on disk what was added so far. Returns the bytes of whole records there."""
+        self._file.flush()
+        return self._file.tell()
 
     def close_report(self, aborted: str | None, health: Mapping[str, Json]) -> None:
         """All records are there: leave the report, which appears whole or not at all."""

@@ -57,6 +57,11 @@ class SseParser:
         self._tail = lines.pop()
         return self._events(lines)
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether an event was begun whose end was not read yet."""
+        return bool(self._tail or self._data)
+
     def finish(self) -> list[SseEvent]:
         """What the end of the stream leaves over: at most one event whose closing blank line is
         missing. The grammar drops it; servers do end so after `[DONE]`. Its last line may be cut.

@@ -109,6 +109,11 @@ class AnswerReader:
             self.answered_as = name
 
     @property
+    def incomplete(self) -> bool:
+        """Whether part of an event was read that may yet count with the stamp of its last read."""
+        return self._parser.incomplete
+
+    @property
     def garbage(self) -> bool:
         """Whether the whole answer is the mark of broken logits."""
         return bool(self._only_garbage) and (self.output_tokens or 0) >= GARBAGE_TOKENS

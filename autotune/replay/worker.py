@@ -24,6 +24,7 @@ import uvloop
 
 from autotune.replay.dispatch import Dispatcher
 from autotune.replay.exchange import Transport
+from autotune.replay.glimpse import LOOK_EVERY_S, write_snapshot
 from autotune.replay.shard import Bodies, RecordLog, Shard, read_shard
 
 PROGRESS_S = 0.5
@@ -44,10 +45,12 @@ def main(arguments: list[str]) -> int:
         RecordLog(folder) as log,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(_replay(shard, bodies, log, urgent=urgent))
+        return runner.run(_replay(shard, bodies, log, folder, urgent=urgent))
 
 
-async def _replay(shard: Shard, bodies: Bodies, log: RecordLog, *, urgent: bool) -> int:
+async def _replay(
+    shard: Shard, bodies: Bodies, log: RecordLog, folder: Path, *, urgent: bool
+) -> int:
     transport = _transport(shard)
     await transport.open()
     dispatcher = Dispatcher(shard, transport, bodies.of, log.add)
@@ -62,12 +65,15 @@ async def _replay(shard: Shard, bodies: Bodies, log: RecordLog, *, urgent: bool)
         gc.collect()
         gc.freeze()
         gc.disable()
-        teller = asyncio.ensure_future(_tell(dispatcher))
+        tellers = [asyncio.ensure_future(_tell(dispatcher))]
+        if shard.watched:
+            tellers.append(asyncio.ensure_future(_show(dispatcher, log, folder, start)))
         await asyncio.sleep(max(0.0, start - time.monotonic() - LEAD_S))
         cpu, wall = time.process_time(), time.monotonic()
         await dispatcher.run(start)
         cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-        teller.cancel()
+        for teller in tellers:
+            teller.cancel()
         await transport.close()
     _say(orjson.dumps(dispatcher.progress()) + b"\n")
     health = {
@@ -161,6 +167,15 @@ async def _tell(dispatcher: Dispatcher) -> None:
     while True:
         await asyncio.sleep(PROGRESS_S)
         _say(orjson.dumps(dispatcher.progress()) + b"\n")
+
+
+async def _show(dispatcher: Dispatcher, log: RecordLog, folder: Path, start: float) -> None:
+    """Leave snapshots for a parent that may end the replay early."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        now = time.monotonic()
+        requests, written = dispatcher.open_requests(now), log.flush()
+        write_snapshot(folder, at_s=now - start, records_bytes=written, requests=requests)
 
 
 def _say(line: bytes) -> None:

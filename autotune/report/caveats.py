@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autotune.report import reading
+from autotune.report.answer_words import answer_words
 from autotune.report.comparison import Row, compare, limit_states, sides
 from autotune.report.numbers import MILLISECONDS, fixed, percent, quantity, share
 from autotune.report.verdict_words import limit_name, limit_text, value_text
@@ -115,27 +116,9 @@ def doubts(view: StudyView) -> list[Doubt]:
     return sorted(found, key=lambda doubt: not doubt.urgent)
 
 
-def lossy_changes(view: StudyView) -> list[str]:
-    """Names of lossy knobs that differ from the baseline in the shown candidate."""
-    lossy = {knob.name for knob in view.knobs if knob.lossy}
-    rival = view.rival
-    return [name for name in (rival.changed if rival else ()) if name in lossy]
-
-
 def _answers(view: StudyView) -> Iterator[Doubt]:
-    lossy = lossy_changes(view)
-    if lossy:
-        verb = "are" if len(lossy) > 1 else "is"
-        yield Doubt(
-            code="lossy-unchecked",
-            text=f"Answer quality was not checked, and {', '.join(lossy)} {verb} lossy.",
-            urgent=True,
-        )
-    else:
-        yield Doubt(
-            code="answers-unchecked",
-            text="Answer quality was not checked; no changed setting is marked as lossy.",
-        )
+    words = answer_words(view)
+    yield Doubt(code=words.code, text=words.text, urgent=words.urgent)
 
 
 def _limits(view: StudyView) -> Iterator[Doubt]:
@@ -212,7 +195,7 @@ def _load(view: StudyView) -> Iterator[Doubt]:
 
 def _machine(view: StudyView) -> Iterator[Doubt]:
     engine = view.engine_words or "one engine version"
-    if view.engine.get("kind") == "simulated":
+    if view.simulated:
         engine = f"the {engine}"
     yield Doubt(
         code="one-machine",

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from autotune.measure.comparison import Change, ConfirmPair, change_of
 from autotune.measure.quantiles import wilson_interval
+from autotune.report.several_words import finalist_shown
 from autotune.report.view import StudyView, TrialView, metric_of
 from autotune.spec.vocabulary import METRICS, MetricName
 from autotune.study.record import TrialRecord
@@ -236,7 +237,7 @@ def compare(view: StudyView) -> list[Row]:
         if row is None:
             continue
         own = tuple(state for state in states if state.metric == metric)
-        is_goal = metric == view.metric
+        is_goal = any(metric == metric_of(text) for text in view.objectives)
         group = "goal" if is_goal else "limits" if metric.name in limited else _group(metric)
         rows.append(
             Row(
@@ -251,7 +252,7 @@ def compare(view: StudyView) -> list[Row]:
             )
         )
     order = list(get_args(Group))
-    return sorted(rows, key=lambda row: order.index(row.group))
+    return sorted(rows, key=lambda row: (order.index(row.group), row.metric != view.metric))
 
 
 def _row(view: StudyView, metric: MetricName, today: Side | None, new: Side | None) -> Row | None:
@@ -262,7 +263,7 @@ def _row(view: StudyView, metric: MetricName, today: Side | None, new: Side | No
         a, b = goal_values(view)
         change = goal_change(view)
     elif today and new and a is not None and b is not None:
-        change = _change(metric, today, new)
+        change = _goal_beside(view, metric) or _change(metric, today, new)
     if a is None and b is None:
         return None
     return Row(
@@ -274,6 +275,13 @@ def _row(view: StudyView, metric: MetricName, today: Side | None, new: Side | No
         new_interval=new.interval(metric) if new else None,
         change=change,
     )
+
+
+def _goal_beside(view: StudyView, metric: MetricName) -> Change | None:
+    """The change of another objective than the first, as the verdict has it."""
+    finalist = finalist_shown(view)
+    texts = [text for text in view.objectives[1:] if metric_of(text) == metric]
+    return finalist.changes.get(texts[0]) if finalist is not None and texts else None
 
 
 def _change(metric: MetricName, today: Side, new: Side) -> Change | None:

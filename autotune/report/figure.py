@@ -40,6 +40,8 @@ class Figure:
 def state_word(trial: TrialView) -> str:
     """The state in the words of the terminal: `baseline`, `ok`, `breaks a limit`, `failed`."""
     record = trial.record
+    if record.stopped_early:
+        return "ended early"
     if record.state == "measured":
         if not record.feasible and record.constraints:
             return "breaks a limit"

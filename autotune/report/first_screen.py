@@ -132,12 +132,14 @@ def script(view: StudyView) -> tuple[str, str] | None:
 
 
 def goal_rows(view: StudyView) -> list[GoalRow]:
-    """Goal first, then limits, then nothing else."""
+    """Goals first, then limits, then nothing else."""
     today, new = sides(view)
     rows = compare(view)
     span = strip_span([row.change for row in rows if row.group in {"goal", "limits"}])
     goal = next((row for row in rows if row.group == "goal"), None)
     found = [_goal_row(view, goal, (today, new), span, None)]
+    others = [row for row in rows if row.group == "goal" and row is not goal]
+    found += [_goal_row(view, row, (today, new), span, None) for row in others]
     for state in limit_states(view, new or today):
         own = next((row for row in rows if row.metric == state.metric), None)
         found.append(_goal_row(view, own, (today, new), span, state))
@@ -273,7 +275,10 @@ def _ends(trials: Sequence[TrialView]) -> str:
         return "none finished"
     states = {
         "measured": sum(t.record.state == "measured" for t in trials),
-        "failed": sum(t.record.state == "infeasible" for t in trials),
+        "ended early": sum(bool(t.record.stopped_early) for t in trials),
+        "failed": sum(
+            t.record.state == "infeasible" and not t.record.stopped_early for t in trials
+        ),
         "not measurable": sum(t.record.state == "unmeasurable" for t in trials),
         "interrupted": sum(t.record.state == "interrupted" for t in trials),
     }

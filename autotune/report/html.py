@@ -17,39 +17,50 @@ from autotune.report import (
     certainty,
     charts,
     first_screen,
+    knob_effects,
     memory,
     small_charts,
     tables,
 )
+from autotune.report.course import starts
+from autotune.report.engines_compared import engines_compared
 from autotune.report.latency import Curve, latency_curves
+from autotune.report.predictions import predictions
 from autotune.report.reading import clean
+from autotune.report.report_json import report_json
+from autotune.report.several_words import front_rows
 from autotune.report.show import show_json
+from autotune.report.traffic_charts import traffic
 from autotune.report.verdict_words import tell
 from autotune.report.view import StudyView, load_view
 from autotune.report.words import metric_label, objective_words, sentence_start
 from autotune.spec.vocabulary import METRICS
-from autotune.study.directory import write_text
+from autotune.study.directory import write_json, write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 REPORT = "report.html"
+NUMBERS = "report.json"
 _PRICE_FIRST = 5
 
 
 def build_report(directory: Path) -> Path:
-    """Write `report.html` of a study directory in any state, atomically. Returns its path.
+    """Write `report.html` and `report.json` of a study directory in any state, each atomically.
+    Returns the page's path.
 
     Raises OSError if the directory cannot be written.
     """
     path = directory / REPORT
-    write_text(path, render(load_view(directory)))
+    view = load_view(directory)
+    write_text(path, render(view))
+    write_json(directory / NUMBERS, report_json(view))
     return path
 
 
 def render(view: StudyView, *, built_at: datetime | None = None) -> str:
     """The whole page as text; `built_at` defaults to now."""
-    environment = _environment()
+    environment = jinja_environment()
     template = environment.get_template("report.html.j2")
     moment = (built_at or datetime.now(UTC)).astimezone().isoformat(timespec="minutes")
     return template.render(
@@ -87,6 +98,14 @@ def context(view: StudyView) -> dict[str, object]:
         "trade": charts.trade_off(view),
         "latency": small_charts.distributions(view, *_curves(view)),
         "knobs": knob_figure,
+        "importance": knob_effects.importance(view),
+        "edge": knob_effects.edge(view),
+        "one_changes": knob_effects.change_rows(view),
+        "predictions": predictions(view),
+        "traffic": traffic(view),
+        "starts": starts(view),
+        "engines": engines_compared(view),
+        "front": front_rows(view) if len(view.objectives) > 1 else [],
         "knob_rows": knob_rows,
         "knob_why": [(knob.name, knob.why, knob.lossy) for knob in view.knobs],
         "failures": tables.failure_rows(view),
@@ -144,7 +163,8 @@ def _shown(value: object) -> object:
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _environment() -> Environment:
+def jinja_environment() -> Environment:
+    """Templates of the pages: everything escaped, control characters left out."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -40,6 +40,7 @@ _FIXED: Mapping[str, Scale] = MappingProxyType(
         "bytes": Scale(factor=1.0 / GIB, unit="GiB", spoken="gibibytes"),
         "watts": Scale(factor=1.0, unit="W", spoken="watts"),
         "joules": Scale(factor=1.0, unit="J", spoken="joules"),
+        "times": Scale(factor=1.0, unit="x", spoken="times"),
         "s": SECONDS,
     }
 )

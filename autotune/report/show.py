@@ -5,10 +5,13 @@ from __future__ import annotations
 from autotune.canonical import Json
 from autotune.engines.redaction import mask
 from autotune.report.caveats import doubts
+from autotune.report.engines_compared import engines_json
 from autotune.report.figure import state_word
 from autotune.report.reading import clean, finite
+from autotune.report.several_words import front
 from autotune.report.verdict_words import tell
 from autotune.report.view import StudyView, TrialView
+from autotune.study.early_totals import saving
 
 # Never the whole engine section: its environment may hold values that are nobody's business.
 _ENGINE_KEYS = ("kind", "version", "launcher", "image", "image_digest")
@@ -34,11 +37,16 @@ def show_json(view: StudyView) -> dict[str, Json]:
         },
         "trials": [trial_summary(view, trial) for trial in view.trials],
         "unfinished": list(view.unfinished),
+        "early_stops": saving([trial.record for trial in view.trials]),
         "best": None if best is None else best.number,
+        "engines": engines_json(view),
+        "pareto": [trial.number for trial in front(view)] if len(view.objectives) > 1 else [],
         "verdict": None if verdict is None else verdict.verdict,
         "confirmed": verdict is not None and verdict.confirmed,
         "interrupted": verdict is not None and verdict.interrupted,
         "change": None,
+        "finalists": [] if verdict is None else [one.to_json() for one in verdict.finalists],
+        "nearest": [] if verdict is None else [one.to_json() for one in verdict.nearest],
         "headline": tell(view).headline,
         "caveats": [
             {"code": doubt.code, "text": doubt.text, "urgent": doubt.urgent}
@@ -86,7 +94,7 @@ def evidence(trial: TrialView) -> list[str]:
 
 
 def _headline_metrics(view: StudyView, trial: TrialView) -> dict[str, Json]:
-    if trial.measurement is None:
+    if trial.measurement is None or trial.measurement.stopped_early:
         return {}
     wanted = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "tpot_p50_s", "tpot_p95_s", "tpot_p99_s",
               "output_throughput_tps", "success_rate")  # fmt: skip

@@ -229,10 +229,22 @@ def _values_of(view: StudyView, name: str) -> list[Json]:
     for trial in view.searched:
         value = trial.record.params.get(name)
         seen.setdefault(canonical_json(value), value)
-    return sorted(seen.values(), key=_value_order)
+    return sorted(seen.values(), key=value_order)
 
 
-def _value_order(value: Json) -> tuple[int, float, str]:
+def knob_values(view: StudyView, name: str) -> list[dict[str, Json]]:
+    """What was tried of a knob: value, trials, and the best goal within the limits (base units)."""
+    found = []
+    for value in _values_of(view, name):
+        trials = _with_value(view, name, value)
+        fit = [goal for t in trials if t.record.feasible and (goal := view.goal(t)) is not None]
+        best = (max if view.maximized else min)(fit, default=None)
+        found.append({"value": value, "trials": [t.number for t in trials], "best": best})
+    return found
+
+
+def value_order(value: Json) -> tuple[int, float, str]:
+    """Sorts values of a knob: the engine's default first, numbers in order, then the rest."""
     if value is None:
         return 0, 0.0, ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):

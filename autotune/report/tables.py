@@ -11,6 +11,7 @@ from markupsafe import Markup
 from autotune.canonical import Json
 from autotune.report import reading
 from autotune.report.comparison import compare, sides
+from autotune.report.course import drawn, timeline
 from autotune.report.figure import goal_words, mark_of, reason_text, state_word
 from autotune.report.first_screen import STANDING_WORDS, hardware, model_name
 from autotune.report.latency import latency_curves
@@ -18,6 +19,7 @@ from autotune.report.numbers import bounds, count, duration, fixed, percent, qua
 from autotune.report.show import evidence
 from autotune.report.small_charts import trial_curves
 from autotune.report.svg import Mark
+from autotune.report.trial_facts import trial_facts
 from autotune.report.verdict_words import limit_text
 from autotune.report.view import StudyView, TrialView, metric_of
 from autotune.report.words import change_cell, metric_label, setting
@@ -74,7 +76,9 @@ class TrialRow:
     metrics: tuple[tuple[str, str, str], ...]
     validity: tuple[str, ...]
     bound: str
+    asked: tuple[tuple[str, str], ...]
     pictures: tuple[Markup, ...]
+    course: tuple[Markup, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +149,22 @@ def trial_rows(view: StudyView) -> list[TrialRow]:
     families = ("ttft", "tpot")
     curves = {trial.number: latency_curves(trial.folder, families) for trial in view.trials}
     today = curves.get(view.baseline.number, {}) if view.baseline else {}
+    timed = drawn(view)
     rows = [
-        _trial_row(view, t, tuple(trial_curves(view, t, curves[t.number], today)))
+        _trial_row(
+            view,
+            t,
+            tuple(trial_curves(view, t, curves[t.number], today)),
+            tuple(timeline(t)) if t.number in timed else (),
+        )
         for t in view.trials
     ]
     return sorted(rows, key=lambda row: row.order)
 
 
-def _trial_row(view: StudyView, trial: TrialView, pictures: tuple[Markup, ...]) -> TrialRow:
+def _trial_row(
+    view: StudyView, trial: TrialView, pictures: tuple[Markup, ...], course: tuple[Markup, ...]
+) -> TrialRow:
     record, goal = trial.record, view.goal(trial)
     seconds = record.seconds.get("total", math.fsum(record.seconds.values()))
     lossy = {knob.name for knob in view.knobs if knob.lossy}
@@ -181,7 +193,9 @@ def _trial_row(view: StudyView, trial: TrialView, pictures: tuple[Markup, ...]) 
         metrics=tuple(_metric_rows(view, trial)),
         validity=measurement.validity.reasons if measurement else (),
         bound=_bound(trial),
+        asked=trial_facts(view, trial),
         pictures=pictures,
+        course=course,
     )
 
 
@@ -230,7 +244,7 @@ def _metric_rows(view: StudyView, trial: TrialView) -> list[tuple[str, str, str]
         value, interval = trial.metric(metric), trial.interval(metric)
         if trial.is_unbounded(metric):
             rows.append((metric_label(metric), "not met (failures)", ""))
-        elif trial.measurement is not None and metric.key in trial.measurement.metrics:
+        elif value is not None and trial.measurement is not None:
             scale = view.units.scale(metric)
             rows.append(
                 (

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import cast, get_args
 
 from autotune.canonical import Json
-from autotune.measure.comparison import Change, VerdictName
+from autotune.measure.comparison import (
+    Change,
+    FinalistVerdict,
+    FinalistWord,
+    NearMiss,
+    VerdictName,
+)
 from autotune.report import reading
 from autotune.report.reading import Problems
 
@@ -46,6 +52,9 @@ class Verdict:
     reason: str
     stopped_because: str
     interrupted: bool
+    pareto: tuple[int, ...] = ()
+    finalists: tuple[FinalistVerdict, ...] = ()
+    nearest: tuple[NearMiss, ...] = ()
 
 
 def read_verdict(directory: Path, problems: Problems) -> Verdict | None:
@@ -72,7 +81,40 @@ def read_verdict(directory: Path, problems: Problems) -> Verdict | None:
         reason=str(data.get("reason") or ""),
         stopped_because=str(data.get("stopped_because") or ""),
         interrupted=data.get("interrupted") is True,
+        pareto=tuple(n for n in _items(data.get("pareto")) if isinstance(n, int)),
+        finalists=_finalists(data.get("finalists")),
+        nearest=tuple(
+            NearMiss(trial=item["trial"], violations=reading.numbers(item.get("violations")))
+            for item in _items(data.get("nearest"))
+            if isinstance(item, dict) and isinstance(item.get("trial"), int)
+        ),
     )
+
+
+def _items(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _finalists(value: Json) -> tuple[FinalistVerdict, ...]:
+    found = []
+    for item in _items(value):
+        data = reading.mapping(item)
+        word, trial = data.get("verdict"), data.get("trial")
+        if word not in get_args(FinalistWord) or not isinstance(trial, int):
+            continue
+        changes = reading.mapping(data.get("changes"))
+        found.append(
+            FinalistVerdict(
+                trial=trial,
+                verdict=cast("FinalistWord", word),
+                confirmed=data.get("confirmed") is True,
+                reason=str(data.get("reason") or ""),
+                changes={text: _change(reading.numbers(c)) for text, c in changes.items()},
+                baseline_values=reading.numbers(data.get("baseline_values")),
+                values=reading.numbers(data.get("values")),
+            )
+        )
+    return tuple(found)
 
 
 def _change(values: Mapping[str, float]) -> Change | None:

@@ -7,9 +7,10 @@ been seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from autotune.measure.comparison import Change
+from autotune.report.answer_words import answer_words, lossy_changes
 from autotune.report.comparison import (
     LimitState,
     Side,
@@ -20,6 +21,8 @@ from autotune.report.comparison import (
 )
 from autotune.report.near_misses import miss_sentences
 from autotune.report.numbers import duration, percent, quantity, share
+from autotune.report.several_words import several_story
+from autotune.report.story import CONFIRM, KEEP, RUN, Story
 from autotune.report.view import StudyView, TrialView
 from autotune.report.words import (
     change_range,
@@ -38,23 +41,12 @@ SIMULATED = "In the simulation: "
 _MOST_LAUNCHES = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """`headline` is the page's `h1`; `sentences` follow it; `advice` says what to do next."""
-
-    headline: str
-    sentences: tuple[str, ...]
-    advice: tuple[str, ...]
-
-
 def tell(view: StudyView) -> Story:
     """The sentences for the study as it stands, with or without a verdict."""
     story = _story(view)
-    if not view.simulated:
-        return story
-    return Story(
-        headline=SIMULATED + story.headline, sentences=story.sentences, advice=story.advice
-    )
+    if view.verdict is not None and view.verdict.verdict == "better" and lossy_changes(view):
+        story = replace(story, sentences=(*story.sentences, answer_words(view).text))
+    return replace(story, headline=SIMULATED + story.headline) if view.simulated else story
 
 
 def _story(view: StudyView) -> Story:
@@ -62,6 +54,14 @@ def _story(view: StudyView) -> Story:
         return _untrustworthy(view)
     if view.verdict is None:
         return _so_far(view)
+    if (several := several_story(view)) is not None:
+        headline, sentences = several
+        better = view.verdict.verdict == "better"
+        return Story(
+            headline=headline,
+            sentences=(*sentences, *(_limit_sentences(view) if better else ())),
+            advice=(RUN if view.verdict.confirmed else CONFIRM,) if better else (KEEP,),
+        )
     match view.verdict.verdict:
         case "better":
             return _better(view) if view.verdict.confirmed else _promising(view)
@@ -101,7 +101,7 @@ def goal_sentence(view: StudyView, *, confirmed: bool) -> str | None:
     if metric is None or change is None or today is None or new is None:
         return None
     old, now = sides(view)
-    text = f"{metric_label(metric)} goes from {goal_text(view, today, old)}"
+    text = f"{sentence_start(metric_label(metric))} goes from {goal_text(view, today, old)}"
     text += f" to {goal_text(view, new, now)}"
     text += f", {change_words(metric, change.ratio)}"
     spread = change_range(change)
@@ -136,7 +136,7 @@ def _better(view: StudyView) -> Story:
     return Story(
         headline=headline,
         sentences=_kept((goal_sentence(view, confirmed=True), *_limit_sentences(view))),
-        advice=("Run `best/launch.sh`. Way back: `best/rollback.sh`.",),
+        advice=(RUN,),
     )
 
 
@@ -150,7 +150,7 @@ def _promising(view: StudyView) -> Story:
     return Story(
         headline=f"Promising, not confirmed: {phrase}",
         sentences=_kept((goal_sentence(view, confirmed=False), *_limit_sentences(view))),
-        advice=("Confirm before a rollout: `autotune resume` launches both again, in turns.",),
+        advice=(CONFIRM,),
     )
 
 
@@ -159,7 +159,9 @@ def _limit_sentences(view: StudyView) -> tuple[str, ...]:
     states, before = limit_states(view, new), limit_states(view, today)
     if not states:
         return ("The study sets no limits.",)
-    sentences = [
+    rate = ["All other numbers were measured at each one's own capacity."]
+    sentences = rate if view.metric is not None and view.metric.searched else []
+    sentences += [
         f"Today's settings miss {limit_name(old)} ({value_text(view, old)} against "
         f"{limit_text(view, old)}); these meet it."
         for old, now in zip(before, states, strict=True)
@@ -286,7 +288,7 @@ def _keep(view: StudyView) -> Story:
     return Story(
         headline="Keep today's settings: nothing tried was better within the limits",
         sentences=tuple(sentences),
-        advice=("Nothing to change. `best/launch.sh` starts today's settings.",),
+        advice=(KEEP,),
     )
 
 

@@ -25,7 +25,12 @@ from autotune.study.ranking import (
 )
 from autotune.study.record import TrialRecord
 
-_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "simulated": "simulated engine"}
+_ENGINE_NAMES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "simulated": "simulated engine",
+    "simulated-sglang": "simulated SGLang",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +54,12 @@ class TrialView:
         return self.record.number
 
     def metric(self, metric: MetricName) -> float | None:
-        """A metric of this trial in base units, or None where it was not measured."""
+        """A metric of this trial in base units, or None where it was not measured: of a replay that
+        was ended early there is only a part, which compares with nothing.
+        """
         if self.measurement is None or self.is_unbounded(metric):
+            return None
+        if self.measurement.stopped_early:
             return None
         return self.measurement.metrics.get(metric.key)
 
@@ -205,9 +214,12 @@ class StudyView:
     @property
     def engine_words(self) -> str:
         """The engine's name and version: `vLLM 0.26.0`; empty if not known."""
-        kind, version = self.engine.get("kind"), self.engine.get("version")
-        name = _ENGINE_NAMES.get(str(kind), str(kind)) if kind else ""
-        return f"{name} {version}" if name and version else name
+        listed = self.fingerprint.get("engines")
+        engines = listed if isinstance(listed, list) else [self.engine]
+        named = [reading.mapping(engine) for engine in engines]
+        return " and ".join(
+            engine_name(str(one["kind"]), one.get("version")) for one in named if one.get("kind")
+        )
 
     @property
     def planned_trials(self) -> int | None:
@@ -222,6 +234,12 @@ class StudyView:
     def goal(self, trial: TrialView) -> float | None:
         """A trial's value of the first objective in base units."""
         return objective_value(trial.record, self.objectives)
+
+
+def engine_name(kind: str, version: Json = None) -> str:
+    """An engine in words: `vLLM 0.26.0`."""
+    name = _ENGINE_NAMES.get(kind, kind)
+    return f"{name} {version}" if version else name
 
 
 def metric_of(text: str) -> MetricName | None:

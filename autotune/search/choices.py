@@ -35,11 +35,27 @@ class Choices:
             knob.name: knob.kind in ("int", "float") and _rises(self._grids[knob.name])
             for knob in space.knobs
         }
+        self._listed: list[tuple[dict[str, int], Candidate]] | None = None
         self.conditional = any(knob.when is not None for knob in space.knobs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All knobs, in the space's order."""
+        return tuple(self._grids)
+
+    def flag(self, name: str) -> str:
+        """The engine's flag behind a knob, without dashes."""
+        knob = self._space.knob(name)
+        own = self._space.parameter(name)
+        return own if knob is None or knob.flag is None else knob.flag
 
     def count(self, name: str) -> int:
         """How many values a knob has."""
         return len(self._grids[name])
+
+    def value(self, name: str, position: int) -> Json:
+        """The value at a position of a knob's grid."""
+        return self._grids[name][position]
 
     def is_ordered(self, name: str) -> bool:
         """Whether neighbouring indices are neighbouring numbers."""
@@ -63,18 +79,23 @@ class Choices:
             return None
         return self._space.complete(params, self._facts)
 
+    def allows(self, candidate: Candidate) -> bool:
+        """Whether a candidate breaks no rule; its values need not be in the grids."""
+        return not self._space.violations(candidate.params, self._facts)
+
     def indices_of(self, candidate: Candidate) -> dict[str, int] | None:
         """The assignment behind a candidate; None if some active knob's value is in no grid."""
         found: dict[str, int] = {}
         for name in self._active_values(candidate.params):
             grid = self._grids[name]
             # A value of None in a grid means that the flag is left out
-            position = _position(grid, candidate.params.get(name))
+            position = _position(grid, candidate.params.get(self._space.parameter(name)))
             if position is None:
                 return None
             found[name] = position
         # A knob that this space does not know, or that is not active, has no place in the model
-        return found if set(found) >= set(candidate.params) else None
+        known = {self._space.parameter(name) for name in found}
+        return found if known >= set(candidate.params) else None
 
     def draw(self, rng: Random, seen: Callable[[Candidate], bool]) -> dict[str, int] | None:
         """A random allowed assignment that was not seen; None if the space is used up.
@@ -83,14 +104,10 @@ class Choices:
         """
         for _ in range(TRIES):
             indices = self.assign(lambda name: rng.randrange(self.count(name)))
-            if self._is_new(indices, seen):
+            if self.is_new(indices, seen):
                 return indices
-        listed = list(islice(self.every(), ENUMERABLE + 1))
-        if len(listed) <= ENUMERABLE:
-            left = [indices for indices in listed if self._is_new(indices, seen)]
-            return rng.choice(left) if left else None
-        rng.shuffle(listed)
-        return next((indices for indices in listed if self._is_new(indices, seen)), None)
+        left = [indices for indices, candidate in self._some() if not seen(candidate)]
+        return dict(rng.choice(left)) if left else None
 
     def neighbour(
         self, origin: Indices, rng: Random, seen: Callable[[Candidate], bool]
@@ -108,12 +125,19 @@ class Choices:
         for name, position in moves:
             # A knob that the move activates starts at its first value
             indices = self.assign(defaultdict(int, {**origin, name: position}).__getitem__)
-            if self._is_new(indices, seen):
+            if self.is_new(indices, seen):
                 return indices
         return None
 
+    def is_new(self, indices: Indices, seen: Callable[[Candidate], bool]) -> bool:
+        """Whether an assignment is allowed and was not seen."""
+        candidate = self.candidate(indices)
+        return candidate is not None and not seen(candidate)
+
     def every(self) -> Iterator[dict[str, int]]:
-        """All assignments, forbidden ones too, each once."""
+        """All assignments, forbidden ones too, each once, as nested loops go through them: the
+        space's last knob runs fastest.
+        """
         stack: list[dict[str, int]] = [{}]
         while stack:
             chosen = stack.pop()
@@ -121,11 +145,16 @@ class Choices:
             if name is None:
                 yield chosen
             else:
-                stack.extend({**chosen, name: position} for position in range(self.count(name)))
+                last_first = reversed(range(self.count(name)))
+                stack.extend({**chosen, name: position} for position in last_first)
 
-    def _is_new(self, indices: Indices, seen: Callable[[Candidate], bool]) -> bool:
-        candidate = self.candidate(indices)
-        return candidate is not None and not seen(candidate)
+    def _some(self) -> list[tuple[dict[str, int], Candidate]]:
+        """The allowed assignments among the first `ENUMERABLE`: all, in most spaces. Made once."""
+        if self._listed is None:
+            found = islice(self.every(), ENUMERABLE)
+            pairs = ((indices, self.candidate(indices)) for indices in found)
+            self._listed = [(indices, c) for indices, c in pairs if c is not None]
+        return self._listed
 
     def _next(self, chosen: Indices) -> str | None:
         return next((name for name in self._active(chosen) if name not in chosen), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,13 +13,14 @@ class Contender:
     """A finished trial of the search as the choice of finalists sees it.
 
     `value`: the first objective's, None unless measured. `changes`: knobs that differ from the
-    baseline.
+    baseline. `certain`: it keeps the limits not only by the observed values.
     """
 
     trial: int
     value: float | None
     feasible: bool
     changes: int = 0
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +37,16 @@ def choose(
     *,
     direction: Literal["minimize", "maximize"],
     count: int,
+    tie: float = 0.0,
+    baseline_tie: float = 0.0,
 ) -> tuple[int, ...]:
     """The trials worth a confirmation, best first: at most `count`.
 
     Only measured, feasible ones, and only those better than the baseline where it is feasible
-    itself. Equal values: fewer changes first, then the earlier trial.
+    itself. Those that keep the limits for certain come before the others, whatever their values.
+    Equal values: fewer changes first, then the better, then the earlier trial. `tie`: up to
+    which difference of the logs two values are equal, `baseline_tie`: one value and the baseline's;
+    a candidate that ties with the baseline has more changes, and so is not better.
     """
     sign = 1 if direction == "minimize" else -1
 
@@ -49,9 +56,28 @@ def choose(
 
     fit = [c for c in contenders if c.feasible and c.value is not None]
     if baseline is not None and baseline.feasible and baseline.value is not None:
-        fit = [c for c in fit if c.trial != baseline.trial and cost(c) < cost(baseline)]
-    fit.sort(key=lambda contender: (cost(contender), contender.changes, contender.trial))
-    return tuple(contender.trial for contender in fit[:count])
+        fit = [
+            c
+            for c in fit
+            if c.trial != baseline.trial
+            and cost(c) < cost(baseline)
+            and not _tied(c, baseline, baseline_tie)
+        ]
+    chosen: list[int] = []
+    while fit and len(chosen) < count:
+        first = [c for c in fit if c.certain] or fit
+        best = min(first, key=cost)
+        tied = [c for c in first if _tied(c, best, tie)]
+        chosen.append(min(tied, key=lambda c: (c.changes, cost(c), c.trial)).trial)
+        fit = [c for c in fit if c.trial not in chosen]
+    return tuple(chosen)
+
+
+def _tied(one: Contender, other: Contender, tie: float) -> bool:
+    a, b = one.value, other.value
+    assert a is not None
+    assert b is not None
+    return a == b or (a > 0 and b > 0 and abs(math.log(a / b)) <= tie)
 
 
 def launch_order(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from autotune.measure.outcome import Outcome
+from autotune.measure.outcome import EarlyEnd, Outcome
 from autotune.space.candidate import Candidate
 
 
@@ -30,13 +30,15 @@ class Known:
 
     `values` are objective values in the order of the study's objectives (None unless measured),
     `violations` constraint text -> normalised violation, `infeasible_reason` the reason code of a
-    failed launch.
+    failed launch. One without values that has violations did serve; `stopped`: its replay was ended
+    early.
     """
 
     candidate: Candidate
     values: Sequence[float] | None
     violations: Mapping[str, float]
     infeasible_reason: str | None = None
+    stopped: EarlyEnd | None = None
 
 
 class Proposer(Protocol):

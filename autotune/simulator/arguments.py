@@ -6,8 +6,13 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
+from autotune.simulator import sglang_arguments
+
+SERVE = {"vllm": "serve", "sglang": "serve-sglang"}
+"""Engine whose flags and metrics are spoken -> the command."""
 _ON_OFF = argparse.BooleanOptionalAction
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 JSON_FLAGS = ("compilation-config", "speculative-config", "kv-transfer-config", "attention-config")
@@ -24,12 +29,19 @@ _NESTED = re.compile(rf"(--(?:{'|'.join(JSON_FLAGS)})|-cc|-sc)\.([\w.-]+)(?:=(.*
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes `--max_num_seqs` for `--max-num-seqs` and `-cc.mode=3` or `-O3` as vLLM does."""
+    """Takes `--max_num_seqs` for `--max-num-seqs` and `-cc.mode=3` or `-O3` as vLLM does, if it is
+    `flexible`.
+    """
+
+    def __init__(self, *args: Any, flexible: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._flexible = flexible
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        return super().parse_known_args(_normalised(args or ()), namespace)
+        words = _normalised(args or ()) if self._flexible else list(args or ())
+        return super().parse_known_args(words, namespace)
 
 
 def _normalised(words: Sequence[str]) -> list[str]:
@@ -91,21 +103,31 @@ def _json(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"Value {text} cannot be converted to JSON") from error
 
 
+@lru_cache
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `python -m autotune.simulator`; its command is `serve`."""
+    """The parser of `python -m autotune.simulator`; its commands are those of `SERVE`."""
     parser = _Parser(
         prog="autotune.simulator",
-        description="A simulated, OpenAI-compatible inference server with vLLM's flags. No GPU.",
+        flexible=False,
+        description="A simulated, OpenAI-compatible inference server with the flags of vLLM or "
+        "SGLang. No GPU.",
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
-    _add_all(commands.add_parser("serve", help="start the server"))
+    for dialect, word in SERVE.items():
+        add_flags = _FLAGS[dialect]
+        add_flags(
+            commands.add_parser(
+                word, flexible=dialect == "vllm", help=f"start the server, with {dialect}'s flags"
+            )
+        )
     return parser
 
 
-def serve_help() -> str:
-    """The help text of `serve`, for whoever wants to know its flags without a process."""
-    parser = _Parser(prog="autotune.simulator serve")
-    _add_all(parser)
+def serve_help(dialect: str = "vllm") -> str:
+    """The help text of a dialect's command, for whoever wants its flags without a process."""
+    parser = _Parser(prog=f"autotune.simulator {SERVE[dialect]}", flexible=dialect == "vllm")
+    add_flags = _FLAGS[dialect]
+    add_flags(parser)
     return parser.format_help()
 
 
@@ -192,6 +214,14 @@ def _add_simulation(serve: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--sim-seed", type=int, help="seed of the noise (default: new every launch)")
     group.add_argument("--sim-startup", type=float, help="seconds that start-up takes")
+
+
+def _add_sglang(serve: argparse.ArgumentParser) -> None:
+    sglang_arguments.add_flags(serve)
+    _add_simulation(serve)
+
+
+_FLAGS = {"vllm": _add_all, "sglang": _add_sglang}
 
 
 def non_default(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,22 +1,25 @@
 """The simulated server as a program: arguments, refusals, start-up, serving, exit code.
 
 Exit codes as vLLM's: 2 for arguments, 1 for settings or a start that fails, 0 after SIGTERM and
-also after the engine died under load.
+also after the engine died under load. The simulated SGLang ends by signal 9 where a child fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TextIO
 
-from autotune.clock import SystemClock
+from autotune.clock import Clock, SystemClock
 from autotune.errors import InputError
-from autotune.simulator.arguments import UNMODELLED, build_parser, non_default
+from autotune.simulator import sglang_start
+from autotune.simulator.arguments import SERVE, UNMODELLED, build_parser, non_default
 from autotune.simulator.config import EngineConfig, resolve_config
-from autotune.simulator.log import ServerLog
+from autotune.simulator.log import ServerLog, SglangLog
 from autotune.simulator.memory import fits_max_model_len, plan_memory
 from autotune.simulator.profile import Profile, load_profile
 from autotune.simulator.startup import log_refusal, run_startup
@@ -30,20 +33,11 @@ def main(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     SystemExit(2).
     """
     env = os.environ if env is None else env
-    log = ServerLog()
-    args = build_parser().parse_args(list(argv))
-    log.say("api_server.py", "SIMULATED ENGINE: no GPU and no model; times come from a model")
-    if args.model_flag and args.model_tag:
-        log.fail("serve.py", "the model is given twice: by position and by --model", "APIServer")
+    log = log_for(argv)
+    asked = read(argv, log)
+    if asked is None:
         return 2
-    model = args.model_tag or args.model_flag or "simulated-model"
-    try:
-        profile = load_profile(args.sim_profile)
-    except InputError as error:
-        log.fail("profile.py", f"{error.message}; {error.seen}", "APIServer")
-        return 2
-    log.say("api_utils.py:327", f"vLLM server version {VERSION}, serving model {model}")
-    log.say("api_utils.py:286", f"non-default args: {non_default(args)}")
+    args, model, profile = asked
     try:
         listener = _bind(args.host, args.port)
     except OSError as error:
@@ -51,6 +45,51 @@ def main(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
         return 1
     with listener:
         return _start_and_serve(args, model, profile, listener, env, log)
+
+
+def log_for(
+    argv: Sequence[str], stream: TextIO | None = None, clock: Clock | None = None
+) -> ServerLog:
+    """The log in the form of the engine that these arguments ask for."""
+    kind = SglangLog if SERVE["sglang"] in argv[:1] else ServerLog
+    return kind(stream, clock)
+
+
+def read(argv: Sequence[str], log: ServerLog) -> tuple[argparse.Namespace, str, Profile] | None:
+    """The arguments, the model's name and the profile; None if they make no sense, and the log says
+    why. argparse may raise SystemExit(2).
+    """
+    args = build_parser().parse_args(list(argv))
+    log.say("api_server.py", "SIMULATED ENGINE: no GPU and no model; times come from a model")
+    if isinstance(log, SglangLog):
+        return _read_sglang(args, log)
+    if args.model_flag and args.model_tag:
+        log.fail("serve.py", "the model is given twice: by position and by --model", "APIServer")
+        return None
+    model = args.model_tag or args.model_flag or "simulated-model"
+    profile = _profile(args, log)
+    if profile is None:
+        return None
+    log.say("api_utils.py:327", f"vLLM server version {VERSION}, serving model {model}")
+    log.say("api_utils.py:286", f"non-default args: {non_default(args)}")
+    return args, model, profile
+
+
+def _read_sglang(
+    args: argparse.Namespace, log: ServerLog
+) -> tuple[argparse.Namespace, str, Profile] | None:
+    args.host = args.host or "127.0.0.1"
+    args.port = args.port or 30000
+    profile = _profile(args, log)
+    return None if profile is None else (args, args.model_path or "simulated-model", profile)
+
+
+def _profile(args: argparse.Namespace, log: ServerLog) -> Profile | None:
+    try:
+        return load_profile(args.sim_profile)
+    except InputError as error:
+        log.fail("profile.py", f"{error.message}; {error.seen}", "APIServer")
+        return None
 
 
 def _start_and_serve(
@@ -61,32 +100,18 @@ def _start_and_serve(
     env: Mapping[str, str],
     log: ServerLog,
 ) -> int:
-    config = _resolved(args, profile)
-    refusal = check_config(config, profile, env)
-    if refusal is not None:
-        log_refusal(log, refusal)
-        return 1
-    _warn(args, config, log)
-    failure = check_kv_format(config, profile)
-    if failure is not None:
-        config = replace(config, kv_cache_dtype="auto")
-    plan = plan_memory(config, profile)
-    backend_asked = args.attention_backend not in {None, "auto"}
-    started = run_startup(
-        model=model,
-        config=config,
-        plan=plan,
-        failure=failure or check_start(plan, config, profile, backend_asked=backend_asked),
-        profile=profile,
-        total_s=profile.startup_s if args.sim_startup is None else args.sim_startup,
-        log=log,
-        clock=SystemClock(),
-    )
-    if not started:
+    config = start(args, model, profile, env, log, SystemClock())
+    if config is None:
+        if isinstance(log, SglangLog) and log.child_failed:
+            os.kill(os.getpid(), signal.SIGKILL)
         return 1
     # imported late: a refused launch should cost as little as possible
     from autotune.simulator.server import ServerOptions, serve
 
+    if isinstance(log, SglangLog):
+        from autotune.simulator.sglang_server import serve_sglang
+
+        return serve_sglang(args, model, config, profile, listener, log)
     options = ServerOptions(
         names=tuple(args.served_model_name or [model]),
         root=model,
@@ -101,6 +126,49 @@ def _start_and_serve(
         seed=args.sim_seed,
     )
     return serve(config, profile, options, listener, log)
+
+
+def start(
+    args: argparse.Namespace,
+    model: str,
+    profile: Profile,
+    env: Mapping[str, str],
+    log: ServerLog,
+    clock: Clock,
+    *,
+    total_s: float | None = None,
+) -> EngineConfig | None:
+    """Check the settings and start the engine up. None if it ended there; the log says why.
+
+    `total_s`: seconds that starting takes, where `--sim-startup` does not say; None: the profile's.
+    """
+    if isinstance(log, SglangLog):
+        usual_s = profile.startup_s if total_s is None else total_s
+        seconds = usual_s if args.sim_startup is None else args.sim_startup
+        return sglang_start.start(args, profile, log, clock, seconds)
+    config = _resolved(args, profile)
+    refusal = check_config(config, profile, env)
+    if refusal is not None:
+        log_refusal(log, refusal)
+        return None
+    _warn(args, config, log)
+    failure = check_kv_format(config, profile)
+    if failure is not None:
+        config = replace(config, kv_cache_dtype="auto")
+    plan = plan_memory(config, profile)
+    backend_asked = args.attention_backend not in {None, "auto"}
+    usual_s = profile.startup_s if total_s is None else total_s
+    started = run_startup(
+        model=model,
+        config=config,
+        plan=plan,
+        failure=failure or check_start(plan, config, profile, backend_asked=backend_asked),
+        profile=profile,
+        total_s=usual_s if args.sim_startup is None else args.sim_startup,
+        log=log,
+        clock=clock,
+    )
+    return config if started else None
 
 
 def _resolved(args: argparse.Namespace, profile: Profile) -> EngineConfig:

@@ -34,10 +34,18 @@ class Noise:
 
     Each step has a log-normal factor of spread `share`; one factor of a quarter of that spread
     holds for the whole launch, as launches differ too. `seed` None: different on every launch.
+    `launch`: the launch's factor, where it is known; None: drawn.
     """
 
     share: float = 0.0
     seed: int | None = None
+    launch: float | None = None
+
+    def rng(self) -> tuple[random.Random, float]:
+        """The source of the steps' factors, and the launch's."""
+        rng = random.Random(self.seed)
+        drawn = rng.lognormvariate(0.0, self.share / 4)
+        return rng, drawn if self.launch is None else self.launch
 
 
 class EngineCore:
@@ -65,8 +73,7 @@ class EngineCore:
         self._step_end_s = 0.0
         noise = noise or Noise()
         self._noise = noise.share
-        self._random = random.Random(noise.seed)
-        self._launch_factor = self._random.lognormvariate(0.0, noise.share / 4)
+        self._random, self._launch_factor = noise.rng()
 
     def submit(self, request: SimRequest, at_s: float) -> Running:
         """A request arrives at the server. It reaches the scheduler after the request overhead,

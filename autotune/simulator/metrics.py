@@ -1,10 +1,11 @@
-"""`/metrics` of the simulated server: Prometheus text in vLLM's names."""
+"""`/metrics` of the simulated server: Prometheus text in vLLM's or SGLang's names."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
+from autotune.engines.facts import engine_facts
 from autotune.simulator.config import EngineConfig
 from autotune.simulator.core import EngineCore, Token
 
@@ -48,12 +49,12 @@ class EngineMetrics:
         self.prompt_tokens = 0
         self.ended = {"length": 0, "stop": 0, "abort": 0}
         self._histograms = {
-            "vllm:time_to_first_token_seconds": Histogram(_TTFT),
-            "vllm:inter_token_latency_seconds": Histogram(_ITL),
-            "vllm:e2e_request_latency_seconds": Histogram(_LATENCY),
-            "vllm:request_queue_time_seconds": Histogram(_LATENCY),
-            "vllm:request_prefill_time_seconds": Histogram(_LATENCY),
-            "vllm:request_decode_time_seconds": Histogram(_LATENCY),
+            "ttft": Histogram(_TTFT),
+            "itl": Histogram(_ITL),
+            "e2e": Histogram(_LATENCY),
+            "queue_time": Histogram(_LATENCY),
+            "prefill_time": Histogram(_LATENCY),
+            "decode_time": Histogram(_LATENCY),
         }
         self._previous: dict[str, float] = {}
 
@@ -64,10 +65,10 @@ class EngineMetrics:
         identity = sequence.request.id
         if token.index == 1:
             self.prompt_tokens += len(sequence.request.prompt)
-            times["vllm:time_to_first_token_seconds"].observe(token.at_s - sequence.arrived_s)
+            times["ttft"].observe(token.at_s - sequence.arrived_s)
         else:
             gap = token.at_s - self._previous[identity]
-            times["vllm:inter_token_latency_seconds"].observe(gap)
+            times["itl"].observe(gap)
         self._previous[identity] = token.at_s
         if not token.last:
             return
@@ -75,10 +76,10 @@ class EngineMetrics:
         first, scheduled = sequence.first_token_s, sequence.scheduled_s
         if first is None or scheduled is None:
             raise AssertionError("a finished request was never scheduled")
-        times["vllm:e2e_request_latency_seconds"].observe(token.at_s - sequence.arrived_s)
-        times["vllm:request_queue_time_seconds"].observe(scheduled - sequence.arrived_s)
-        times["vllm:request_prefill_time_seconds"].observe(first - scheduled)
-        times["vllm:request_decode_time_seconds"].observe(token.at_s - first)
+        times["e2e"].observe(token.at_s - sequence.arrived_s)
+        times["queue_time"].observe(scheduled - sequence.arrived_s)
+        times["prefill_time"].observe(first - scheduled)
+        times["decode_time"].observe(token.at_s - first)
 
     def count_end(self, reason: str) -> None:
         """A request has ended: `length`, `stop` or `abort`."""
@@ -128,10 +129,41 @@ class EngineMetrics:
         for reason, count in self.ended.items():
             ended = {**labels, "finished_reason": reason}
             lines.append(f"vllm:request_success_total{_labels(ended)} {float(count)}")
-        for name, histogram in self._histograms.items():
-            lines.append(f"# TYPE {name} histogram")
-            lines += histogram.lines(name, labels)
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self._histogram_lines("vllm", labels)]) + "\n"
+
+    def sglang_exposition(self, core: EngineCore, config: EngineConfig, model: str) -> str:
+        """The whole page in SGLang's names."""
+        names = engine_facts("sglang").metric_names(None)
+        labels = {"engine_type": "unified", "model_name": model, "pp_rank": "0", "tp_rank": "0"}
+        scheduler, tokens = core.scheduler, core.memory.num_blocks * config.block_size
+        gauges = {
+            names["running"]: float(len(scheduler.running)),
+            names["waiting"]: float(len(scheduler.waiting)),
+            names["kv_usage"]: scheduler.pool.usage,
+            "sglang:max_total_num_tokens": float(tokens),
+            "sglang:num_used_tokens": scheduler.pool.usage * tokens,
+        }
+        counters = {
+            names["preemptions"]: scheduler.counters.preemptions,
+            names["prompt_tokens"]: self.prompt_tokens,
+            names["prefix_hits"]: scheduler.counters.prefix_hits,
+            names["generation_tokens"]: self.generation_tokens,
+            names["success"]: self.ended["length"] + self.ended["stop"],
+            "sglang:num_aborted_requests_total": self.ended["abort"],
+        }
+        lines = ["# simulated: no GPU was involved"]
+        for name, value in gauges.items():
+            lines += [f"# TYPE {name} gauge", f"{name}{_labels(labels)} {value}"]
+        for name, count in counters.items():
+            lines += [f"# TYPE {name} counter", f"{name}{_labels(labels)} {float(count)}"]
+        return "\n".join([*lines, *self._histogram_lines("sglang", labels)]) + "\n"
+
+    def _histogram_lines(self, engine: str, labels: Mapping[str, str]) -> Iterable[str]:
+        names = engine_facts(engine).metric_names(None)
+        for key, histogram in self._histograms.items():
+            if key in names:
+                yield f"# TYPE {names[key]} histogram"
+                yield from histogram.lines(names[key], labels)
 
 
 def _labels(labels: Mapping[str, str]) -> str:

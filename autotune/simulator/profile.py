@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,23 @@ class Factors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """One way of holding the weights: bytes on the GPU and what it does to the step time."""
+    """One way of holding the weights: bytes on the GPU and what it does to the step time. `loss`:
+    the relative rise in perplexity.
+    """
 
     size_bytes: float
+    loss: float = 0.0
     factors: Factors = field(default_factory=Factors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvFormat:
-    """One KV cache type: bytes per token over all layers, and what it does to the step time."""
+    """One KV cache type: bytes per token over all layers, and what it does to the step time.
+    `loss`: the relative rise in perplexity.
+    """
 
     bytes_per_token: float
+    loss: float = 0.0
     factors: Factors = field(default_factory=Factors)
 
 
@@ -106,6 +113,13 @@ class Profile:
     attention_backends: Mapping[str, Factors]
     startup_s: float
 
+    def loss(self, quantization: str, kv_cache_dtype: str) -> float:
+        """The rise in perplexity under a weight and a KV format; unknown ones have none."""
+        weights, cache = self.weights.get(quantization), self.kv_cache.get(kv_cache_dtype)
+        by_weights = 0.0 if weights is None else weights.loss
+        by_cache = 0.0 if cache is None else cache.loss
+        return (1 + by_weights) * (1 + by_cache) - 1
+
 
 def profile_names() -> tuple[str, ...]:
     """The names of the shipped profiles, sorted."""
@@ -117,6 +131,8 @@ def load_profile(name: str) -> Profile:
 
     Raises InputError if there is none of that name, or if a key is missing or unknown.
     """
+    if not name.endswith((".yaml", ".yml")) and name in profile_names():
+        return _shipped(name)
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise InputError(
@@ -124,6 +140,15 @@ def load_profile(name: str) -> Profile:
             seen=f"known profiles: {', '.join(profile_names())}",
             hint="name one of them, or give the path of a .yaml file",
         )
+    return _read(path)
+
+
+@lru_cache
+def _shipped(name: str) -> Profile:
+    return _read(_FOLDER / f"{name}.yaml")
+
+
+def _read(path: Path) -> Profile:
     import yaml
 
     try:
@@ -186,12 +211,12 @@ def _step(
     )
 
 
-def _weights(*, gib: float, **factors: float) -> Weights:
-    return Weights(size_bytes=gib * GIB, factors=Factors(**factors))
+def _weights(*, gib: float, loss: float = 0.0, **factors: float) -> Weights:
+    return Weights(size_bytes=gib * GIB, loss=loss, factors=Factors(**factors))
 
 
-def _kv_format(*, bytes_per_token: float, **factors: float) -> KvFormat:
-    return KvFormat(bytes_per_token=bytes_per_token, factors=Factors(**factors))
+def _kv_format(*, bytes_per_token: float, loss: float = 0.0, **factors: float) -> KvFormat:
+    return KvFormat(bytes_per_token=bytes_per_token, loss=loss, factors=Factors(**factors))
 
 
 def _memory(

@@ -22,7 +22,8 @@ from autotune.simulator.log import ServerLog
 from autotune.simulator.memory import OutOfMemory
 from autotune.simulator.profile import Profile
 from autotune.simulator.scheduler import SimRequest
-from autotune.simulator.validation import out_of_memory_text
+from autotune.simulator.startup import log_death
+from autotune.simulator.voice import Voice
 from autotune.simulator.wire import (
     DONE,
     Answer,
@@ -54,6 +55,7 @@ class ServerOptions:
     stats_interval_s: float = 10.0
     noise: float = 0.0
     seed: int | None = None
+    metrics: bool = True
 
 
 def serve(
@@ -62,9 +64,13 @@ def serve(
     options: ServerOptions,
     listener: socket.socket,
     log: ServerLog,
+    routes: type[Routes] | None = None,
 ) -> int:
-    """Serve on a bound socket until SIGTERM, SIGINT or the engine's death. Returns 0, as vLLM."""
-    asyncio.run(_serve(config, profile, options, listener, log))
+    """Serve on a bound socket until SIGTERM, SIGINT or the engine's death. Returns 0, as vLLM.
+
+    `routes`: what answers, and how it speaks in the log; vLLM's unless given.
+    """
+    asyncio.run(_serve(config, profile, options, listener, log, routes or Routes))
     return 0
 
 
@@ -74,6 +80,7 @@ async def _serve(
     options: ServerOptions,
     listener: socket.socket,
     log: ServerLog,
+    kind: type[Routes],
 ) -> None:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -81,11 +88,11 @@ async def _serve(
         loop.add_signal_handler(number, over.set)
 
     def died(out: OutOfMemory) -> None:
-        _log_death(log, out, profile)
+        routes.died(out)
         over.set()
 
     engine = LiveEngine(config, profile, Noise(share=options.noise, seed=options.seed), died)
-    routes = Routes(engine, config, profile, options, log)
+    routes = kind(engine, config, profile, options, log)
     runner = web.AppRunner(
         routes.application(),
         access_log=None,
@@ -97,11 +104,9 @@ async def _serve(
     site = web.SockSite(runner, listener, backlog=2048)
     await site.start()
     host, port = listener.getsockname()[:2]
-    log.say("entry.py:140", f"Starting vLLM server on http://{host}:{port}")
-    log.plain(f"INFO:     Started server process [{os.getpid()}]")
-    log.plain("INFO:     Application startup complete. (simulated)")
+    routes.announce(f"http://{host}:{port}")
     gc.freeze()
-    stats = asyncio.create_task(_log_stats(engine, log, options.stats_interval_s))
+    stats = asyncio.create_task(_log_stats(engine, routes, options.stats_interval_s))
     await over.wait()
     log.plain("INFO:     Shutting down")
     stats.cancel()
@@ -112,16 +117,7 @@ async def _serve(
     log.plain("INFO:     Application shutdown complete. (simulated)")
 
 
-def _log_death(log: ServerLog, out: OutOfMemory, profile: Profile) -> None:
-    log.fail("core.py:718", "EngineCore encountered a fatal error.")
-    log.fail("core.py:718", "Traceback (most recent call last):")
-    log.fail("core.py:718", '  File "vllm/v1/worker/gpu_model_runner.py", in execute_model')
-    text = out_of_memory_text(out, profile.gpu_memory)
-    log.fail("core.py:718", f"torch.OutOfMemoryError: {text}")
-    log.fail("async_llm.py:480", "AsyncLLM output_handler failed.", process="APIServer")
-
-
-async def _log_stats(engine: LiveEngine, log: ServerLog, interval_s: float) -> None:
+async def _log_stats(engine: LiveEngine, routes: Routes, interval_s: float) -> None:
     seen_prompt = seen_output = 0
     while True:
         await asyncio.sleep(interval_s)
@@ -133,15 +129,7 @@ async def _log_stats(engine: LiveEngine, log: ServerLog, interval_s: float) -> N
         seen_prompt, seen_output = metrics.prompt_tokens, metrics.generation_tokens
         if not (prompt or output or scheduler.running):
             continue
-        hits, queries = scheduler.counters.prefix_hits, scheduler.counters.prefix_queries
-        log.say(
-            "loggers.py:283",
-            f"Engine 000: Avg prompt throughput: {prompt / interval_s:.1f} tokens/s, "
-            f"Avg generation throughput: {output / interval_s:.1f} tokens/s, "
-            f"Running: {len(scheduler.running)} reqs, Waiting: {len(scheduler.waiting)} reqs, "
-            f"GPU KV cache usage: {100 * scheduler.pool.usage:.1f}%, "
-            f"Prefix cache hit rate: {100 * hits / max(queries, 1):.1f}%",
-        )
+        routes.log_stats(prompt / interval_s, output / interval_s)
 
 
 class Routes:
@@ -160,6 +148,7 @@ class Routes:
         self._profile = profile
         self._options = options
         self._log = log
+        self._voice = Voice(loss=profile.loss(config.quantization, config.kv_cache_dtype))
         self._numbers = itertools.count()
         self._created = int(time.time())
 
@@ -168,14 +157,41 @@ class Routes:
         app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._around])
         app.router.add_get("/health", self._health)
         app.router.add_get("/ping", self._health)
-        app.router.add_get("/version", self._version)
-        app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
+        self.add_own(app)
+        return app
+
+    def add_own(self, app: web.Application) -> None:
+        """Add the routes that are vLLM's own."""
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/metrics", self._metrics)
         if self._options.dev_mode:
             app.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
-        return app
+
+    def announce(self, url: str) -> None:
+        """Say that the server is up."""
+        self._log.say("entry.py:140", f"Starting vLLM server on {url}")
+        self._log.plain(f"INFO:     Started server process [{os.getpid()}]")
+        self._log.plain("INFO:     Application startup complete. (simulated)")
+
+    def log_stats(self, prompt_rate: float, output_rate: float) -> None:
+        """The line of every few seconds; rates in tokens per second."""
+        scheduler = self._engine.core.scheduler
+        hits, queries = scheduler.counters.prefix_hits, scheduler.counters.prefix_queries
+        self._log.say(
+            "loggers.py:283",
+            f"Engine 000: Avg prompt throughput: {prompt_rate:.1f} tokens/s, "
+            f"Avg generation throughput: {output_rate:.1f} tokens/s, "
+            f"Running: {len(scheduler.running)} reqs, Waiting: {len(scheduler.waiting)} reqs, "
+            f"GPU KV cache usage: {100 * scheduler.pool.usage:.1f}%, "
+            f"Prefix cache hit rate: {100 * hits / max(queries, 1):.1f}%",
+        )
+
+    def died(self, out: OutOfMemory) -> None:
+        """Say that the engine ran out of memory under load."""
+        log_death(self._log, out, self._profile)
 
     @web.middleware
     async def _around(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -256,6 +272,7 @@ class Routes:
             id=f"{prefix}-{number}",
             created=int(time.time()),
             model=self._options.names[0],
+            voice=self._voice,
         )
         stream = self._engine.submit(
             SimRequest(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from autotune.clock import Clock
 from autotune.simulator.config import EngineConfig
 from autotune.simulator.log import ServerLog
-from autotune.simulator.memory import MemoryPlan
+from autotune.simulator.memory import MemoryPlan, OutOfMemory
 from autotune.simulator.profile import GIB, Profile
-from autotune.simulator.validation import Refusal, StartupFailure
+from autotune.simulator.validation import Refusal, StartupFailure, out_of_memory_text
 
 _RUNNER = "gpu_model_runner.py:5040"
 _WORKER = "gpu_worker.py:760"
@@ -45,6 +45,16 @@ def log_refusal(log: ServerLog, refusal: Refusal) -> None:
         f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {refusal.config}\n"
         f"  Value error, {refusal.reason} [type=value_error, input_type=ArgsKwargs]"
     )
+
+
+def log_death(log: ServerLog, out: OutOfMemory, profile: Profile) -> None:
+    """What vLLM says when it runs out of memory under load."""
+    log.fail("core.py:718", "EngineCore encountered a fatal error.")
+    log.fail("core.py:718", "Traceback (most recent call last):")
+    log.fail("core.py:718", '  File "vllm/v1/worker/gpu_model_runner.py", in execute_model')
+    text = out_of_memory_text(out, profile.gpu_memory)
+    log.fail("core.py:718", f"torch.OutOfMemoryError: {text}")
+    log.fail("async_llm.py:480", "AsyncLLM output_handler failed.", process="APIServer")
 
 
 def run_startup(

@@ -9,7 +9,9 @@ open-loop latencies the four percentiles (TTFT and TPOT, p50 and p95) are off by
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from autotune.simulator.config import EngineConfig
 from autotune.simulator.profile import Factors, Profile, StepCoefficients
@@ -24,6 +26,20 @@ class StepWork:
     context: int
     prefills: int
     sequences: int
+
+
+class StepModel(Protocol):
+    """How long steps take, in seconds without noise."""
+
+    def seconds(self, work: StepWork) -> float:
+        """Duration of any step."""
+        ...
+
+    def pace(self, sequences: int) -> Callable[[int], float]:
+        """Duration of a step in which so many sequences decode and nothing else happens, as a
+        function of the context tokens that they read.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,14 @@ class StepTime:
             + (k.f_s if work.prefills else 0.0)
         )
         return max(seconds, self.floor_s)
+
+    def pace(self, sequences: int) -> Callable[[int], float]:
+        """See `StepModel`."""
+        k, floor_s = self.coefficients, self.floor_s
+        fixed, slope = k.a_s + max(k.m_s, k.b_s * sequences), k.d_s
+        if fixed >= floor_s:
+            return lambda context: fixed + slope * context
+        return lambda context: max(fixed + slope * context, floor_s)
 
 
 def step_time(config: EngineConfig, profile: Profile) -> StepTime:

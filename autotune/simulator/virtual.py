@@ -10,18 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.simulator.config import EngineConfig
-from autotune.simulator.core import EngineCore, Noise
-from autotune.simulator.memory import OutOfMemory
+from autotune.simulator.core import Noise
+from autotune.simulator.memory import MemoryPlan, OutOfMemory, plan_memory
 from autotune.simulator.profile import Profile
-from autotune.simulator.scheduler import Running, SimRequest
+from autotune.simulator.quick_core import QuickCore
+from autotune.simulator.quick_state import Seq
+from autotune.simulator.step_time import StepModel, step_time
+from autotune.simulator.traffic import Traffic, VirtualArrival
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualArrival:
-    """A request and the moment it is sent, in seconds from the start of the replay."""
-
-    at_s: float
-    request: SimRequest
+__all__ = ["Traffic", "VirtualArrival", "VirtualRun", "VirtualTimes", "simulate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,63 +62,61 @@ class VirtualRun:
 
 
 def simulate(
-    arrivals: Sequence[VirtualArrival],
+    arrivals: Sequence[VirtualArrival] | Traffic,
     config: EngineConfig,
     profile: Profile,
     *,
     seed: int | None = 0,
-    noise: float = 0.0,
+    noise: float | Noise = 0.0,
+    model: StepModel | None = None,
+    memory: MemoryPlan | None = None,
 ) -> VirtualRun:
-    """Replay open-loop arrivals. The configuration must be one that `validation` accepts.
+    """Replay arrivals. The configuration must be one that `validation` accepts.
 
-    `noise` is the share of `Noise`; with the same seed the result is the same.
+    Arrivals that are replayed more than once are prepared once as `Traffic`. `noise`: the share, or
+    the whole `Noise` (then `seed` is not looked at); with the same seed the result is the same.
+    `model`, `memory`: other step times and another memory plan than the profile's. Raises
+    ValueError for ids that repeat and for a sequence limit above the token budget.
     """
-    core = EngineCore(config, profile, Noise(share=noise, seed=seed))
-    given: dict[str, list[float]] = {arrival.request.id: [] for arrival in arrivals}
-    sequences = {}
-    pending = sorted(arrivals, key=lambda arrival: arrival.at_s)
-    index, end_s, kv_usage = 0, 0.0, 0.0
-    while True:
-        event_s = core.next_event_s()
-        next_s = pending[index].at_s if index < len(pending) else None
-        if next_s is not None and (event_s is None or next_s <= event_s) and not core.dead:
-            request = pending[index].request
-            sequences[request.id] = core.submit(request, next_s)
-            index += 1
-            continue
-        if event_s is None:
-            break
-        for token in core.advance(event_s):
-            given[token.sequence.request.id].append(token.at_s)
-        end_s = event_s
-        kv_usage = max(kv_usage, core.scheduler.pool.usage)
-    counters = core.scheduler.counters
+    traffic = arrivals if isinstance(arrivals, Traffic) else Traffic(arrivals)
+    core = QuickCore(
+        traffic,
+        config,
+        profile,
+        plan_memory(config, profile) if memory is None else memory,
+        step_time(config, profile) if model is None else model,
+        noise if isinstance(noise, Noise) else Noise(share=noise, seed=seed),
+    )
+    core.run()
     return VirtualRun(
         times=tuple(
-            _times(arrival, sequences.get(arrival.request.id), given[arrival.request.id])
-            for arrival in arrivals
+            _times(arrival, seq, core)
+            for arrival, seq in zip(traffic.arrivals, core.seqs, strict=True)
         ),
-        end_s=end_s,
+        end_s=core.end_s,
         steps=core.steps,
-        preemptions=counters.preemptions,
-        prefix_queries=counters.prefix_queries,
-        prefix_hits=counters.prefix_hits,
-        kv_usage_max=kv_usage,
-        died=core.dead,
+        preemptions=core.counters.preemptions,
+        prefix_queries=core.counters.prefix_queries,
+        prefix_hits=core.counters.prefix_hits,
+        kv_usage_max=core.kv_usage_max,
+        died=core.died,
     )
 
 
-def _times(
-    arrival: VirtualArrival, sequence: Running | None, moments: Sequence[float]
-) -> VirtualTimes:
-    scheduled = sequence.scheduled_s if sequence else None
+def _times(arrival: VirtualArrival, seq: Seq, core: QuickCore) -> VirtualTimes:
+    ends = core.ends_s
+    spans = core.spans(seq)
+    tokens: tuple[float, ...] = ()
+    for first, last in spans:
+        tokens += tuple(ends[first : last + 1])
+    sent_s = core.sent_s[seq.index]
     return VirtualTimes(
         id=arrival.request.id,
-        sent_s=arrival.at_s,
-        first_token_s=moments[0] if moments else None,
-        last_token_s=sequence.finished_s if sequence else None,
-        token_s=tuple(moments),
-        cached_tokens=sequence.cached_tokens if sequence else 0,
-        queued_s=None if scheduled is None else scheduled - arrival.at_s,
-        preemptions=sequence.preemptions if sequence else 0,
+        sent_s=sent_s,
+        first_token_s=tokens[0] if tokens else None,
+        last_token_s=tokens[-1] if len(tokens) == seq.output else None,
+        token_s=tokens,
+        cached_tokens=seq.cached,
+        queued_s=None if seq.scheduled_s is None else seq.scheduled_s - sent_s,
+        preemptions=seq.preemptions,
     )

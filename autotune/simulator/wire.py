@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-WORDS = ("the", "a", "time", "of", "server", "light", "and", "water", "to", "stone", "in", "day",
-         "road", "is", "over", "quiet")  # fmt: skip
+from autotune.simulator.voice import SOUND, Voice
+
 Kind = Literal["completion", "chat"]
 DONE = b"data: [DONE]\n\n"
 _CHAT_ANSWER_TOKENS = 64
@@ -50,6 +50,8 @@ class Asked:
     include_usage: bool
     continuous_usage: bool
     cache_salt: str | None
+    logprobs: bool = False
+    prompt_logprobs: bool = False
 
 
 def error_body(text: str, kind: str, code: int, field: str | None = None) -> bytes:
@@ -83,11 +85,7 @@ def parse_request(
             raise BadRequestError(
                 f"the simulated engine gives one answer: {name} must be 1", field=name
             )
-    for name in ("echo", "logprobs", "prompt_logprobs"):
-        if data.get(name) not in (None, False):
-            raise BadRequestError(
-                f"the simulated engine has no model: {name} cannot be given", field=name
-            )
+    wanted = _log_probabilities(data)
     prompt = _chat_prompt(data) if kind == "chat" else _completion_prompt(data)
     if len(prompt) == 0:
         raise BadRequestError("The prompt cannot be empty", field="prompt")
@@ -104,7 +102,22 @@ def parse_request(
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
         cache_salt=data.get("cache_salt"),
+        **wanted,
     )
+
+
+def _log_probabilities(data: Mapping[str, Any]) -> dict[str, bool]:
+    """Which log-probabilities are asked for: of the given token only, and not in a stream."""
+    if data.get("echo"):
+        raise BadRequestError("the simulated engine does not echo the prompt", field="echo")
+    wanted = {name: data.get(name) is not None and data[name] is not False
+              for name in ("logprobs", "prompt_logprobs")}  # fmt: skip
+    for name, asked in wanted.items():
+        if asked and data.get("stream"):
+            raise BadRequestError(
+                f"the simulated engine gives no {name} in a stream", field=name
+            )
+    return wanted
 
 
 def _output_tokens(
@@ -176,11 +189,6 @@ def text_tokens(text: str) -> list[int]:
     return [zlib.crc32(word.encode()) % 30_000 for word in text.split()]
 
 
-def answer_text(first: int, count: int) -> str:
-    """The words number `first` (from 0) onwards of every simulated answer."""
-    return "".join(f" {WORDS[index % len(WORDS)]}" for index in range(first, first + count))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Writes one answer. `id`, `created` and `model` as sent; `cached` None: not reported."""
@@ -189,6 +197,7 @@ class Answer:
     id: str
     created: int
     model: str
+    voice: Voice = SOUND
 
     def usage(self, completion: int, cached: int | None) -> dict[str, Any]:
         """The usage object."""
@@ -204,8 +213,18 @@ class Answer:
     def whole(self, cached: int | None) -> bytes:
         """The body of an answer that is not streamed."""
         count = self.asked.output_tokens
-        text = answer_text(0, count)
+        words = self.voice.words(self.asked.prompt, 0, count)
+        text = "".join(words)
         choice: dict[str, Any] = {"index": 0, "finish_reason": self.asked.finish_reason}
+        if self.asked.logprobs:
+            choice["logprobs"] = self._answer_logprobs(words)
+        if self.asked.prompt_logprobs:
+            choice["prompt_logprobs"] = [
+                None if value is None else {str(token): {"logprob": value, "rank": 1}}
+                for token, value in zip(
+                    self.asked.prompt, self.voice.logprobs(self.asked.prompt), strict=True
+                )
+            ]
         if self.asked.kind == "chat":
             choice["message"] = {"role": "assistant", "content": text}
         else:
@@ -220,7 +239,7 @@ class Answer:
 
     def token_event(self, first: int, count: int, last: bool) -> bytes:
         """An event with `count` tokens from number `first` (from 0)."""
-        text = answer_text(first, count)
+        text = "".join(self.voice.words(self.asked.prompt, first, count))
         choice: dict[str, Any] = {"index": 0, "finish_reason": None, "logprobs": None}
         if self.asked.kind == "chat":
             choice["delta"] = {"content": text}
@@ -235,6 +254,13 @@ class Answer:
         """The last event before `[DONE]`: usage, no choice."""
         usage = self.usage(self.asked.output_tokens, cached)
         return _event(self._object(self._name(stream=True), [], usage))
+
+    def _answer_logprobs(self, words: Sequence[str]) -> dict[str, Any]:
+        """Of every token of the answer the same one: it is certain of what it says."""
+        if self.asked.kind == "chat":
+            entries = [{"token": word, "logprob": -0.1, "top_logprobs": []} for word in words]
+            return {"content": entries}
+        return {"tokens": list(words), "token_logprobs": [-0.1] * len(words), "top_logprobs": None}
 
     def _name(self, *, stream: bool) -> str:
         if self.asked.kind == "completion":

@@ -7,7 +7,7 @@ left out: what depends on it is undecided.
 from __future__ import annotations
 
 FACTS: dict[str, str] = {
-    "engine.kind": "vllm, sglang, simulated or generic",
+    "engine.kind": "vllm, sglang, simulated, simulated-sglang or generic",
     "engine.version": "version of the engine, a text compared as a version",
     "gpu.count": "GPUs that the study may use; 0 without any",
     "gpu.name": "name of the first GPU",

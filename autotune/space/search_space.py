@@ -23,6 +23,26 @@ _MOST_TRIED = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class First:
+    """A setting that is tried before any other: a preset, or somebody's advice.
+
+    `params`: knob -> value, on top of the baseline's. `when`: only where this is true. `source`:
+    who says so.
+    """
+
+    params: Mapping[str, Json]
+    why: str = ""
+    when: Condition | None = None
+    source: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it is tried, in words."""
+        why = self.why or "tried first"
+        return f"{why} ({self.source})" if self.source else why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
     """Knobs and rules. Parameters are mappings knob name -> value; facts are what is fixed in a
     study (fixed flags under their names, and `space.facts`); None and absent both mean unknown.
@@ -32,6 +52,16 @@ class SearchSpace:
     knobs: tuple[Knob, ...]
     rules: tuple[Condition, ...] = ()
     engine: str | None = None
+    first: tuple[First, ...] = ()
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The kinds of engine to choose from; () in a space of one engine."""
+        return ()
+
+    def parameter(self, name: str) -> str:
+        """The name that a knob's value has in a candidate."""
+        return name
 
     def knob(self, name: str) -> Knob | None:
         """The knob of this name, if there is one."""

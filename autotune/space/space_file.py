@@ -10,17 +10,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from autotune.canonical import Json
-from autotune.errors import Problem
+from autotune.errors import InputError, Problem
+from autotune.space.candidate import ENGINE, MODEL
+from autotune.space.engines_space import EnginePart, across
 from autotune.space.knob import Kind, Knob, KnobError, switch_value
 from autotune.space.naming import check_names
-from autotune.space.search_space import SearchSpace
+from autotune.space.search_space import First, SearchSpace
 from autotune.spec.checks import flag_name, is_space_path
 from autotune.spec.conditions import Condition, parse_condition
 from autotune.spec.diagnostics import Locate, in_file_order, nowhere, problems_of
 from autotune.spec.expressions import TIMES, ExpressionError
 from autotune.spec.model import Real, Whole
+from autotune.spec.nearest import offer
 from autotune.spec.resources import shipped
-from autotune.spec.yaml_source import named, read_yaml, scalar
+from autotune.spec.yaml_source import Document, named, read_yaml, scalar
 
 Path_ = tuple[str | int, ...]
 
@@ -44,15 +47,27 @@ class _KnobEntry(BaseModel):
     name: str | None = None
 
 
+class _FirstEntry(BaseModel):
+    """A setting to be tried first, as written."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    params: Annotated[dict[str, Any], Field(min_length=1)]
+    why: str = ""
+    when: str | StrictBool | None = None
+    source: str | None = None
+
+
 class _SpaceEntry(BaseModel):
     """A search space as written."""
 
     model_config = ConfigDict(extra="forbid")
 
-    engine: Literal["vllm", "sglang", "simulated", "generic"] | None = None
+    engine: Literal["vllm", "sglang", "simulated", "simulated-sglang", "generic"] | None = None
     description: str = ""
     knobs: Annotated[dict[str, Any], Field(min_length=1)]
     rules: list[Any] = Field(default_factory=list)
+    first: list[Any] = Field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +98,51 @@ def read_space(
     document = read_yaml(file, title)
     if document.data is None:
         return SpaceReading(space=None, problems=document.problems, where=title)
+    if isinstance(document.data, Mapping) and "engines" in document.data:
+        return _read_engines(document, file)
     reading = _read(document.data, file.stem, document.place, ())
     problems = in_file_order([*document.problems, *reading.problems])
     return replace(reading, problems=problems, where=title)
+
+
+class _EnginesEntry(BaseModel):
+    """A space across engines as written: kind -> a space's name, path or content."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    engines: Annotated[
+        dict[
+            Literal["vllm", "sglang", "simulated", "simulated-sglang", "generic"],
+            str | dict[str, Any],
+        ],
+        Field(min_length=1),
+    ]
+    description: str = ""
+
+
+def _read_engines(document: Document, file: Path) -> SpaceReading:
+    data, title = document.data, document.file
+    try:
+        entry = _EnginesEntry.model_validate(data)
+    except ValidationError as error:
+        problems = problems_of(error, data, _EnginesEntry, document.place)
+        return SpaceReading(space=None, problems=tuple(problems), where=title)
+    parts: list[EnginePart] = []
+    found = list(document.problems)
+    for kind, source in entry.engines.items():
+        place = document.place(("engines", kind), label="of this engine")
+        try:
+            reading = read_space(
+                source, locate=document.place, path=("engines", kind), folder=file.parent
+            )
+        except InputError as error:
+            found.append(Problem(message=error.message, place=place))
+            continue
+        found += reading.problems
+        if reading.space is not None:
+            parts.append(EnginePart(kind=kind, space=reading.space))
+    space = across(file.stem, parts) if parts and not found else None
+    return SpaceReading(space=space, problems=in_file_order(found), where=title)
 
 
 def _find(file: Path, folder: Path | None) -> Path:
@@ -108,7 +165,7 @@ class _SpaceReader:
         self._prefix = prefix
 
     def space(self, data: Mapping[str, Json], name: str) -> SearchSpace:
-        bare = not {"knobs", "rules", "engine", "description"} & data.keys()
+        bare = not _SpaceEntry.model_fields.keys() & data.keys()
         under: Path_ = () if bare else ("knobs",)
         entry = self._validated(_SpaceEntry, {"knobs": dict(data)} if bare else dict(data), ())
         raw_knobs = data if bare else data.get("knobs")
@@ -131,6 +188,14 @@ class _SpaceReader:
             (knob.when, (*origin[knob.name], "when")) for knob in built.values() if knob.when
         ]
         conditions += [(rule, path) for rule, path in rules if rule is not None]
+        raw_first = data.get("first")
+        entries: list[First] = []
+        for index, value in enumerate(raw_first if isinstance(raw_first, list) else ()):
+            entry_path: Path_ = ("first", index)
+            found = self._first(value, entry_path, built)
+            entries += [found] if found is not None else []
+            if found is not None and found.when is not None:
+                conditions.append((found.when, (*entry_path, "when")))
         for condition, path in conditions:
             for fault in check_names(condition, built):
                 self._complain(path, fault.message, offset=fault.offset, length=fault.length)
@@ -139,7 +204,33 @@ class _SpaceReader:
             knobs=tuple(built.values()),
             rules=tuple(rule for rule, _ in rules if rule is not None),
             engine=None if entry is None else entry.engine,
+            first=tuple(entries),
         )
+
+    def _first(self, value: Json, path: Path_, knobs: Mapping[str, Knob]) -> First | None:
+        entry = self._validated(_FirstEntry, value, path)
+        if entry is None:
+            return None
+        before = len(self.problems)
+        when = None if entry.when is None else self._condition(entry.when, (*path, "when"))
+        params: dict[str, Json] = {}
+        for written, setting in entry.params.items():
+            at = (*path, "params", written)
+            knob = knobs.get(written) or knobs.get(flag_name(written))
+            if knob is None:
+                self._complain(at, f"unknown knob{offer(written, knobs)}", key=True)
+                continue
+            try:
+                params[knob.name] = knob.coerced(setting)
+            except ValueError as error:
+                self._complain(at, str(error))
+                continue
+            if params[knob.name] not in knob.grid():
+                values = ", ".join(map(str, knob.grid()))
+                self._complain(at, f"not among the values of the knob: {values}")
+        if len(self.problems) > before:
+            return None
+        return First(params=params, why=entry.why, when=when, source=entry.source)
 
     def _knob(self, key: str, value: Json, path: Path_, *, plain: bool) -> Knob | None:
         shorthand = isinstance(value, list)
@@ -154,6 +245,12 @@ class _SpaceReader:
         if entry.env is None and not plain:
             name = flag_name(name)
         before = len(self.problems)
+        if name == ENGINE:
+            label = "the choice among engines; for a flag of that name: another name, and `flag`"
+            self._complain(path, label, key=True)
+        if name == MODEL and not entry.lossy:
+            label = "another checkpoint answers otherwise; it needs `lossy: true`"
+            self._complain(path, label, key=True)
         kind = entry.type or _kind_of(entry)
         if entry.type is None and _is_yes_no(entry.values):
             self._complain(path if shorthand else (*path, "values"), _YES_NO)

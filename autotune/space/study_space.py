@@ -16,15 +16,24 @@ from autotune.spec.diagnostics import in_file_order
 from autotune.spec.loader import LoadedStudy, StudyReading, input_error, loaded, read_study
 from autotune.spec.model import StudySpec
 
-_TAKES_FLAGS_OF = {"simulated": ("simulated", "vllm"), "vllm": ("vllm", "simulated")}
+_TAKES_FLAGS_OF = {
+    "simulated": ("simulated", "vllm"),
+    "vllm": ("vllm", "simulated"),
+    "simulated-sglang": ("simulated-sglang", "sglang"),
+    "sglang": ("sglang", "simulated-sglang"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedStudy:
-    """A study that can run: what was asked, and what may vary."""
+    """A study that can run: what was asked, and what may vary.
+
+    `others`: of a study across engines the same for each engine after the first.
+    """
 
     study: LoadedStudy
     space: SearchSpace
+    others: tuple[OpenedStudy, ...] = ()
 
 
 def open_study(
@@ -36,13 +45,20 @@ def open_study(
     every problem of the study file, the flags and the space, in file order.
     """
     reading = read_study(path, overrides)
-    space = _read_space_of(reading)
-    problems = [*reading.problems, *space.problems]
-    if space.space is not None:
-        problems += _mismatches(reading, space.space)
+    sides = [(one, _read_space_of(one)) for one in (reading, *reading.others)]
+    problems = list(reading.problems)
+    for one, space in sides:
+        problems += space.problems
+        if space.space is not None:
+            problems += _mismatches(one, space.space)
     if problems:
         raise input_error(in_file_order(problems), reading.document)
-    study = loaded(reading)
+    first, *others = (_opened(one, space) for one, space in sides)
+    return replace(first, others=tuple(others))
+
+
+def _opened(reading: StudyReading, space: SpaceReading) -> OpenedStudy:
+    study = loaded(replace(reading, problems=()))
     assert space.space is not None
     spec = _with_switches(study.spec, space.space)
     return OpenedStudy(study=replace(study, spec=spec), space=space.space)
@@ -65,6 +81,10 @@ def _mismatches(reading: StudyReading, space: SearchSpace) -> list[Problem]:
     problems = []
     engine = reading.data.get("engine")
     kind = engine.get("kind", "vllm") if isinstance(engine, dict) else "vllm"
+    if space.engines:
+        label = f"a space across engines; the engine is {kind}"
+        place = reading.locate(("space",), label=label)
+        return [Problem(message=f"`space`: {label}", place=place)]
     if space.engine is not None and space.engine not in _TAKES_FLAGS_OF.get(kind, (kind,)):
         label = f"a space for {space.engine}; the engine is {kind}"
         place = reading.locate(("space",), label=label)

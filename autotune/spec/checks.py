@@ -42,6 +42,7 @@ class StudyChecks:
         """All problems found; also resolves the paths (see `resolved`)."""
         return [
             *self._workload(),
+            *self._task(),
             *self._space(),
             *self._baseline(),
             *self._model(),
@@ -50,6 +51,7 @@ class StudyChecks:
             *self._environment(),
             *self._fixed_flags(),
             *self._repeats(),
+            *self._capacity(),
         ]
 
     def resolved(self) -> dict[str, Json]:
@@ -120,6 +122,17 @@ class StudyChecks:
             yield self._problem(path, "no such file or folder")
         else:
             self._resolved["workload"]["tokenizer"] = str(found)
+
+    def _task(self) -> Iterator[Problem]:
+        """A task file of the check `lm-eval`; anything else is the name of a task."""
+        text, path = self._part("quality").get("task"), ("quality", "task")
+        if not isinstance(text, str) or not text.endswith((".yaml", ".yml")):
+            return
+        found = self._find(text, path)
+        if found is None:
+            yield self._problem(path, "no such file")
+        else:
+            self._resolved["quality"]["task"] = str(found)
 
     def _space(self) -> Iterator[Problem]:
         text = self._data.get("space")
@@ -194,9 +207,6 @@ class StudyChecks:
 
     def _engine(self) -> Iterator[Problem]:
         engine = self._part("engine")
-        if isinstance(engine.get("kind"), list):
-            label = "one study across engines is not available in this version; name one"
-            yield self._problem(("engine", "kind"), label)
         needed = {"docker": "image", "attach": "url"}
         launcher = engine.get("launcher")
         key = needed.get(launcher) if isinstance(launcher, str) else None
@@ -246,6 +256,24 @@ class StudyChecks:
                 if text in seen:
                     yield self._problem((name, index), f"the same as an earlier one: {text}")
                 seen.add(text)
+
+    def _capacity(self) -> Iterator[Problem]:
+        """Capacity is what the limits allow, found by its own replays: with limits, alone."""
+        stated = self._data.get("objective")
+        items = stated if isinstance(stated, list) else [stated]
+        for index, item in enumerate(items):
+            try:
+                objective = parse_objective(item)
+            except ValueError:
+                continue
+            if not objective.metric.searched:
+                continue
+            path = ("objective", index) if isinstance(stated, list) else ("objective",)
+            if not self._data.get("constraints"):
+                label = "needs a limit to hold, such as `constraints: ttft_p95 <= 500ms`"
+                yield self._problem(path, label)
+            if len(items) > 1:
+                yield self._problem(path, "is found at a rate of its own: no objective beside it")
 
 
 def is_space_path(text: str) -> bool:

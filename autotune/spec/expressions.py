@@ -75,8 +75,6 @@ def parse_objective(text: object) -> Objective:
         _fail(rest[0], "expected `minimize` or `maximize`")
     if len(rest) > 1:
         _fail(rest[1], "one metric per objective; a list holds up to three objectives")
-    if rest[0][0].lower() == "capacity":
-        _fail(rest[0], "capacity search is not available in this version")
     metric = _metric(rest[0][0], rest[0].start())
     if not metric.scored:
         _fail(rest[0], f"{metric.name} can be limited or shown, not optimised")
@@ -114,6 +112,8 @@ def parse_constraint(text: object) -> Constraint:
             "expected a metric in front", match.start("op"), len(match["op"] or "")
         )
     metric = _metric(match["metric"], match.start("metric"))
+    if metric.searched:
+        _fail_at(f"{metric.name} can be optimised, not limited", *match.span("metric"))
     if match["op"] is None:
         word = _WORD.search(text, match.end("metric"))
         if word is None:
@@ -175,6 +175,7 @@ _UNITS: dict[Unit, dict[str, Decimal]] = {
     },
     "watts": {"W": Decimal(1), "kW": Decimal(1000)},
     "joules": {"J": Decimal(1), "kJ": Decimal(1000)},
+    "times": {"x": Decimal(1)},
 }
 
 
@@ -228,8 +229,6 @@ def _metric(name: str, offset: int) -> MetricName:
     if name in families:
         choices = ", ".join(f"{name}_{statistic}" for statistic in STATISTICS)
         message = f"no statistic: write one of {choices}"
-    elif name.lower() == "capacity":
-        message = "capacity search is not available in this version"
     else:
         message = f"unknown metric{offer(name, METRICS)}"
     raise ExpressionError(message, offset, len(name))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,15 +15,23 @@ from autotune.canonical import Json
 from autotune.errors import InputError, Problem
 from autotune.spec.checks import StudyChecks
 from autotune.spec.diagnostics import in_file_order, problems_of
+from autotune.spec.engines_split import SideLocator, split_engines
 from autotune.spec.model import StudySpec
 from autotune.spec.origins import Locator, Origin, merged, origins_of, split_path
 from autotune.spec.render import problems_title
-from autotune.spec.yaml_source import Document, read_yaml
+from autotune.spec.yaml_source import Document, named, read_yaml
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_SPACE_OF = {"vllm": "vllm", "sglang": "sglang", "simulated": "quick"}
+_SPACE_OF = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "simulated": "quick",
+    "simulated-sglang": "sglang",
+}
 _DEFAULT_OBJECTIVE = "minimize e2e_p95"
 _DEFAULT_TRIALS = 40
+FRONT_FINALISTS = 3
+"""With several objectives: the best in the first one, the knee, and one more point of the front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +53,10 @@ class LoadedStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReading:
-    """What could be read of a study: its data and all problems; `study` only if there are none."""
+    """What could be read of a study: its data and all problems; `study` only if there are none.
+
+    `others`: of a study across engines the readings for the engines after the first.
+    """
 
     study: LoadedStudy | None
     data: Mapping[str, Json]
@@ -52,6 +64,7 @@ class StudyReading:
     locate: Locator
     folder: Path
     problems: tuple[Problem, ...]
+    others: tuple[StudyReading, ...] = ()
 
 
 def load_study(path: Path, overrides: Mapping[str, Any] = _NOTHING) -> LoadedStudy:
@@ -109,7 +122,34 @@ def read_study(path: Path | None, overrides: Mapping[str, Any] = _NOTHING) -> St
             study=None, data={}, document=document, locate=locate, folder=folder,
             problems=tuple(problems),
         )  # fmt: skip
-    data = _with_defaults(merged(written, flags), path)
+    data = merged(written, flags)
+    split = split_engines(data, folder)
+    if split is None:
+        return _read(data, written, path, document, locate, flags, problems)
+    readings = [
+        _read(side.data, side.data, path, document, SideLocator(document, flags, side), flags, [])
+        for side in split.sides
+    ]
+    problems += [Problem(message=f"{named(at)}{label}", place=locate(at, label=label))
+                 for at, label in split.wrong]  # fmt: skip
+    problems += [problem for reading in readings for problem in reading.problems]
+    told = in_file_order(list(dict.fromkeys(problems)))
+    return replace(readings[0], problems=told, others=tuple(readings[1:]))
+
+
+def _read(
+    data: Mapping[str, Json],
+    written: Mapping[str, Json],
+    path: Path | None,
+    document: Document | None,
+    locate: Locator,
+    flags: Mapping[tuple[str | int, ...], Any],
+    problems: list[Problem],
+) -> StudyReading:
+    """Read a study of one engine. `data`: file and flags merged; `written`: the file alone."""
+    folder = path.parent if path is not None else Path()
+    written = copy.deepcopy(dict(written))
+    data = _with_defaults(dict(data), path)
     checks = StudyChecks(data=data, folder=folder, locate=locate)
     problems += checks.problems()
     spec = None
@@ -153,6 +193,9 @@ def _with_defaults(data: dict[str, Json], path: Path | None) -> dict[str, Json]:
         data["space"] = _SPACE_OF[kind]
     if path is None:
         data.setdefault("objective", _DEFAULT_OBJECTIVE)
+    objective, search = data.get("objective"), data.setdefault("search", {})
+    if isinstance(objective, list) and len(objective) > 1 and isinstance(search, dict):
+        search.setdefault("finalists", FRONT_FINALISTS)
     budget = data.setdefault("budget", {})
     if isinstance(budget, dict) and not {"time", "trials"} & budget.keys():
         budget["trials"] = _DEFAULT_TRIALS

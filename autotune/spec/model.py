@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from autotune.spec.expressions import Constraint, Objective, parse_constraint, parse_objective
 from autotune.spec.units import parse_duration, parse_share
@@ -48,19 +48,29 @@ class FromEnv(_Model):
 class EngineSpec(_Model):
     """Which server, and how it is started."""
 
-    kind: Literal["vllm", "simulated", "generic", "sglang"] = "vllm"
+    kind: Literal["vllm", "sglang", "simulated", "simulated-sglang", "generic"] = "vllm"
     launcher: Literal["process", "docker", "attach"] = "process"
     image: str | None = None
     command: tuple[str, ...] | None = None
     args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str | Whole | Real | FromEnv] = Field(default_factory=dict)
     gpus: tuple[Whole | str, ...] | None = None
+    gpus_per_trial: Whole | None = Field(default=None, ge=1)
+    """GPUs of one launch: with more of them, several launches run at the same time."""
     mounts: tuple[str, ...] = ()
     """`SOURCE:TARGET[:ro|rw]`, as docker writes them."""
     shm_size: str | None = None
     ipc: Literal["host", "private"] = "private"
     port: Whole | None = Field(default=None, ge=1, le=65535)
     url: str | None = None
+    health: str | None = Field(default=None, pattern=r"^/\S*$")
+    """Route that answers once the server may be asked; default: the engine's own."""
+    model_name: str | None = None
+    """What requests call the model, for a server that goes by another name than `model`."""
+    flag_style: Literal["--flag value", "--flag=value", "-flag value"] = "--flag value"
+    """How a server of kind generic is given its flags."""
+    negatable: tuple[str, ...] = ()
+    """Switches of a server of kind generic that have a `--no-` form."""
     startup_timeout: Duration = 900.0
 
 
@@ -115,23 +125,75 @@ class BudgetSpec(_Model):
 
     time: Duration | None = Field(default=None, gt=0)
     trials: Whole | None = Field(default=None, ge=1)
+    gpu_hours: Real | None = Field(default=None, gt=0)
+    """Hours of launches times the GPUs that each holds."""
+
+    @property
+    def gpu_seconds(self) -> float | None:
+        """`gpu_hours` in the unit of everything else."""
+        return None if self.gpu_hours is None else 3600 * self.gpu_hours
 
 
 class SearchSpec(_Model):
     """How candidates are proposed and finalists confirmed."""
 
-    sampler: Literal["tpe", "random"] = "tpe"
+    sampler: Literal["guided", "tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
     seed: Whole = 0
     finalists: Whole = Field(default=1, ge=1)
+    early_stop: Literal["exact", "growing_queue", "off"] = "exact"
+    """When the replay of a trial of the search is ended before its end."""
     repeats: Whole = Field(default=3, ge=0)
     """Paired launches (baseline, finalist) after the search; 0 leaves the result unconfirmed."""
+    extra_repeats: Whole = Field(default=2, ge=0)
+    """Further pairs at most, as long as the verdict is open and the budget lasts."""
+    baseline_repeats: Whole = Field(default=1, ge=0)
+    """Further measurements of the baseline, to learn what differs without a cause."""
+    parallel: Whole | None = Field(default=None, ge=1)
+    """Launches at the same time, at most; None: as many as the GPUs allow."""
+
+    @property
+    def most_repeats(self) -> int:
+        """Pairs at most: fewer than three give no interval, so none are added to them."""
+        return self.repeats + self.extra_repeats if self.repeats >= 3 else self.repeats
+
+
+CHECK_LIMITS = {"likelihood": 0.01, "agreement": 0.5, "lm-eval": 0.01}
+"""Check -> how much worse answers may get, where the study does not say."""
+CHECK_TIMES = {"likelihood": 20.0, "agreement": 20.0, "lm-eval": 600.0}
+"""Check -> seconds that it may take in a trial, where the study does not say."""
 
 
 class QualitySpec(_Model):
     """The guard on answers that a lossy knob must pass."""
 
-    check: Literal["likelihood", "none"] = "likelihood"
-    max_loss: Share = 0.01
+    check: Literal["likelihood", "agreement", "lm-eval", "none"] = "likelihood"
+    max_loss: Share | None = None
+    """How much worse answers may get; None: see `limit`."""
+    time: Duration | None = Field(default=None, gt=0)
+    """Seconds that a check may take; None: see `seconds`."""
+    task: str | None = None
+    """For `lm-eval`: the name of a task, or the path of a task file."""
+    documents: Whole | None = Field(default=None, ge=1)
+    """For `lm-eval`: only so many documents of the task."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> QualitySpec:
+        if (self.task is None) == (self.check == "lm-eval"):
+            needed = "needs a `task`" if self.task is None else "takes no `task`"
+            raise ValueError(f"the check `{self.check}` {needed}")
+        if self.documents is not None and self.check != "lm-eval":
+            raise ValueError(f"the check `{self.check}` takes no `documents`")
+        return self
+
+    @property
+    def limit(self) -> float:
+        """The largest loss that passes, a share."""
+        return CHECK_LIMITS.get(self.check, 0.0) if self.max_loss is None else self.max_loss
+
+    @property
+    def seconds(self) -> float:
+        """How long a check may take."""
+        return CHECK_TIMES.get(self.check, 0.0) if self.time is None else self.time
 
 
 class StudySpec(_Model):

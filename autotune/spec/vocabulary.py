@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["s", "ratio", "per_s", "tokens_per_s", "count", "bytes", "watts", "joules"]
+Unit = Literal[
+    "s", "ratio", "per_s", "tokens_per_s", "count", "bytes", "watts", "joules", "times"
+]  # fmt: skip
+CAPACITY_RESOLUTION = 0.025
+"""Rates that are tried lie at least this far apart, as shares."""
 STATISTICS = ("p50", "p90", "p95", "p99", "mean", "max")
 
 
@@ -15,7 +19,8 @@ class MetricName:
 
     `family` is the name without its statistic; `key` the name in JSON with its unit; `goal` whether
     lower or higher is better; `scored` False for metrics that may be shown or limited but never
-    optimised; `statistic` None for plain numbers.
+    optimised; `statistic` None for plain numbers. `resolution`: the least relative difference that
+    can be told, above 0 for what a search inside one launch finds.
     """
 
     name: str
@@ -25,6 +30,12 @@ class MetricName:
     goal: Literal["lower", "higher"]
     title: str
     scored: bool = True
+    resolution: float = 0.0
+
+    @property
+    def searched(self) -> bool:
+        """Whether it takes several replays of one launch: alone as an objective, never a limit."""
+        return self.resolution > 0
 
     @property
     def key(self) -> str:
@@ -88,6 +99,17 @@ def _build() -> dict[str, MetricName]:
         )
         for name, unit, goal, title, scored in _PLAIN
     ]
+    names.append(
+        MetricName(
+            name="capacity",
+            family="capacity",
+            statistic=None,
+            unit="times",
+            goal="higher",
+            title="highest multiple of the recorded rate that meets the limits",
+            resolution=CAPACITY_RESOLUTION,
+        )
+    )
     return {metric.name: metric for metric in names}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,9 +28,11 @@ class Breaker:
         *,
         relative_limits: bool,
         flags: Mapping[str, str] = MappingProxyType({}),
-        engine: str = "",
+        engine: Callable[[str | None], str] = lambda kind: "",
     ) -> None:
-        """`flags`: knob -> its flag, where the two differ. `engine`: what runs, in words."""
+        """`flags`: knob -> its flag, where the two differ. `engine`: what runs in words, by the
+        engine that a candidate names.
+        """
         self._directory = directory
         self._baseline = baseline
         self._relative_limits = relative_limits
@@ -124,8 +126,11 @@ class Breaker:
 
     def _may_differ(self, record: TrialRecord, outcome: Infeasible) -> bool:
         """Whether others may go on: the refused flag is this candidate's own, and not refused by
-        so many candidates in a row that it looks like everybody's.
+        so many candidates in a row that it looks like everybody's. Another engine than the
+        baseline's fails for itself alone.
         """
+        if record.candidate.engine != self._baseline.engine:
+            return True
         flag = _bare(str(outcome.diagnosis.facts.get("flag") or ""))
         changed = record.candidate.changed_from(self._baseline)
         if flag not in {_bare(self._flags.get(name, name)) for name in changed}:
@@ -135,7 +140,8 @@ class Breaker:
 
     def _seen(self, record: TrialRecord) -> str | None:
         """The decisive lines, and which server said them."""
-        lines = [*record.evidence[:3], *([f"from {self._engine}"] if self._engine else [])]
+        engine = self._engine(record.candidate.engine)
+        lines = [*record.evidence[:3], *([f"from {engine}"] if engine else [])]
         return "\n        ".join(lines) or None
 
     def _show(self, record: TrialRecord) -> str:

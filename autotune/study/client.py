@@ -24,9 +24,16 @@ _LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared w
 
 
 def client_plan(
-    requests: Sequence[Request], url: str, folder: Path, *, clock: Clock, stop: StopSignal
+    requests: Sequence[Request],
+    url: str,
+    folder: Path,
+    *,
+    clock: Clock,
+    stop: StopSignal,
+    cores: Sequence[int] | None = None,
 ) -> ClientPlan:
-    """Workers and cores for a trace against the server at `url`.
+    """Workers and cores for a trace against the server at `url`. `cores`: those that are shared
+    with its engine (None: all that this process may use).
 
     Measures this machine once a day (about 3 s, in `folder`), and only if the load is worth it.
     Raises Interrupted.
@@ -34,7 +41,7 @@ def client_plan(
     return plan_client(
         expected_chunks_per_s(requests),
         lambda: capacity_here(folder, clock=clock, stop=stop),
-        cores=own_cores(),
+        cores=own_cores() if cores is None else cores,
         local=(urlsplit(url).hostname or "") in _LOCAL,
     )
 
@@ -54,8 +61,24 @@ def expected_chunks_per_s(requests: Sequence[Request]) -> float:
     return most / SPAN_S
 
 
-def stronger(plan: ClientPlan) -> ClientPlan:
-    """Twice the workers, as far as there are cores to spare; else the same plan."""
-    cores = own_cores()
+def stronger(plan: ClientPlan, cores: Sequence[int] | None = None) -> ClientPlan:
+    """Twice the workers, as far as there are cores to spare; else the same plan. `cores` as in
+    `client_plan`.
+    """
+    cores = tuple(own_cores() if cores is None else cores)
     workers = max(plan.workers, min(2 * plan.workers, spare_cores(len(cores))))
     return replace(plan, workers=workers, cores=cores[-workers:] if plan.cores else ())
+
+
+def shares(slots: int) -> list[tuple[int, ...] | None]:
+    """The cores of each slot, none in two of them: its engine's client takes some of these. None
+    for a single slot (all are its own).
+    """
+    if slots == 1:
+        return [None]
+    cores = own_cores()
+    each = len(cores) // slots
+    if each == 0:
+        # Fewer cores than slots: nothing to share out, so nobody is pinned
+        return [cores[index % len(cores) :][:1] for index in range(slots)]
+    return [cores[index * each : (index + 1) * each] for index in range(slots)]

@@ -5,14 +5,31 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from autotune.measure.comparison import ConfirmPair, Standing, Verdict, decide
+from autotune.measure.comparison import ConfirmPair, NearMiss, Standing, Verdict, decide
+from autotune.measure.looks import confidence_of, worth_more_pairs
+from autotune.measure.outcome import EarlyEnd
+from autotune.measure.several import Finalist, decide_several
 from autotune.search.finalists import Contender, choose
+from autotune.search.pareto import most_telling
 from autotune.search.proposer import Known
 from autotune.space.candidate import Candidate
 from autotune.spec.expressions import Objective
-from autotune.study.ranking import baseline_record, best_trial, failed_again
+from autotune.study.noise_floor import noise_floor
+from autotune.study.ranking import (
+    baseline_record,
+    best_trial,
+    costs,
+    failed_again,
+    nearest_to_limits,
+    pareto_front,
+)
 from autotune.study.record import TrialRecord
+
+WITHIN_NOISE = "no candidate was better than the baseline by more than its own measurements differ"
+NEAREST = 3
+"""So many of the trials that miss the limits least are named where nothing meets them."""
 
 
 class Conclusion:
@@ -30,39 +47,114 @@ class Conclusion:
 
     def finalists(self, count: int) -> list[TrialRecord]:
         """The search trials that are worth a confirmation, best first: feasible, better than the
-        baseline, and not failed in a later launch; at most `count`.
+        baseline, and not failed in a later launch; at most `count`. With several objectives the
+        most telling points of the front.
         """
+        if len(self._objectives) > 1:
+            front = [r for r in self.front() if r.candidate != self._baseline]
+            points = [point for r in front if (point := costs(r, self._objectives)) is not None]
+            return [front[index] for index in most_telling(points, count)]
         origin = baseline_record(self._records)
+        noise = noise_floor(self._records, self._objectives[0].text)
+        baseline = None if origin is None else self._contender(origin)
+        if baseline is not None and noise is not None:
+            baseline = replace(baseline, value=noise.centre)
         out = failed_again(self._records)
         searched = [r for r in self._records if r.role == "search" and r.candidate not in out]
         chosen = choose(
             [self._contender(r) for r in searched],
-            None if origin is None else self._contender(origin),
+            baseline,
             direction=self._objectives[0].direction,
             count=count,
+            tie=0.0 if noise is None else noise.tie,
+            baseline_tie=0.0 if noise is None else noise.tie_with_centre,
         )
         by_number = {record.number: record for record in self._records}
         return [by_number[number] for number in chosen]
+
+    def front(self) -> list[TrialRecord]:
+        """The trials that no other beats in every objective, best in the first one first."""
+        return pareto_front(self._records, self._objectives)
 
     def confirmations(self) -> list[TrialRecord]:
         """Every finished confirm launch."""
         return [r for r in self._records if r.role == "confirm"]
 
-    def verdict(self, finalists: int = 1) -> Verdict:
-        """The verdict on what was measured so far; `finalists`: how many were to be confirmed.
+    def verdict(self, finalists: int = 1, repeats: int | None = None) -> Verdict:
+        """The verdict on what was measured so far; `finalists`: how many were to be confirmed,
+        `repeats`: in how many pairs, before any were added (None: all that there are).
 
         Of several, the one speaks that did best in the confirmation among those that kept the
         limits there, so one that was only lucky in the search hands over to the next.
         """
+        if len(self._objectives) > 1:
+            verdict = self._several(self.finalists(finalists))
+            verdict = replace(verdict, pareto=tuple(r.number for r in self.front()))
+        else:
+            verdict = self._single(finalists, repeats)
+        if verdict.verdict != "no_feasible":
+            return verdict
+        near = nearest_to_limits(self._records)[:NEAREST]
+        misses = (NearMiss(trial=r.number, violations=r.constraints) for r in near)
+        return replace(verdict, nearest=tuple(misses))
+
+    def _several(self, finalists: Sequence[TrialRecord]) -> Verdict:
         origin = baseline_record(self._records)
-        chosen = self._winner(self.finalists(finalists))
-        best = chosen or best_trial(self._records, self._objectives)
-        return decide(
-            objective=self._objectives[0],
+        best = best_trial(self._records, self._objectives)
+        return decide_several(
+            self._objectives,
             baseline=None if origin is None else self._standing(origin),
+            baseline_values={} if origin is None else origin.values,
             best=None if best is None else self._standing(best),
-            pairs=[] if chosen is None else self._pairs(chosen),
+            finalists=[
+                Finalist(
+                    trial=finalist.number,
+                    values=finalist.values,
+                    pairs={o.text: self._pairs(finalist, o.text) for o in self._objectives},
+                )
+                for finalist in finalists
+            ],
         )
+
+    def _single(self, finalists: int, repeats: int | None) -> Verdict:
+        origin = baseline_record(self._records)
+        field = self.finalists(finalists)
+        chosen = self._winner(field)
+        pairs = [] if chosen is None else self._pairs(chosen)
+        planned = len(pairs) if repeats is None else repeats
+        first = best_trial(self._records, self._objectives, tie=0.0)
+        # Where nobody is worth a confirmation, a baseline that keeps the limits stays
+        holds = origin is not None and origin.feasible and self._value(origin) is not None
+        best = chosen or (origin if holds else first)
+        baseline = None if origin is None else self._today(origin)
+        candidate = None if best is None else self._standing(best)
+        verdict = decide(
+            objective=self._objectives[0],
+            baseline=baseline,
+            best=baseline if best is origin else candidate,
+            pairs=pairs,
+            confidence=confidence_of(len(pairs), planned=planned, finalists=len(field)),
+        )
+        if origin is not None and not pairs:
+            # What is shown of trial 0 is what stands in its record
+            verdict = replace(verdict, baseline_value=self._value(origin))
+        if best is origin and first is not None and first is not origin:
+            return replace(verdict, reason=WITHIN_NOISE)
+        return verdict
+
+    def _today(self, origin: TrialRecord) -> Standing:
+        """The baseline by all its measurements on the traffic of the search."""
+        noise = noise_floor(self._records, self._objectives[0].text)
+        standing = self._standing(origin)
+        return standing if noise is None else replace(standing, value=noise.centre)
+
+    def is_open(self, finalists: int) -> bool:
+        """Whether more pairs may well settle the verdict (one objective only)."""
+        field = self.finalists(finalists)
+        chosen = self._winner(field)
+        if chosen is None or len(self._objectives) > 1:
+            return False
+        return worth_more_pairs(self._pairs(chosen), self._objectives[0], finalists=len(field))
 
     def _winner(self, finalists: list[TrialRecord]) -> TrialRecord | None:
         sign = 1 if self._objectives[0].direction == "minimize" else -1
@@ -84,20 +176,23 @@ class Conclusion:
                 values=[record.values[o.text] for o in self._objectives]
                 if record.state == "measured"
                 else None,
-                violations=record.constraints,
+                violations=record.search_violations,
                 infeasible_reason=record.reason if record.state == "infeasible" else None,
+                stopped=EarlyEnd.from_json(record.stopped_early) if record.stopped_early else None,
             )
             for record in self._records
             if not record.is_repeat
         ]
 
-    def _pairs(self, finalist: TrialRecord) -> list[ConfirmPair]:
+    def _pairs(self, finalist: TrialRecord, objective: str | None = None) -> list[ConfirmPair]:
+        """By the objective of this text, else by the first."""
         launches = self.confirmations()
         pairs = []
         for number in sorted({r.pair for r in launches if r.pair is not None}):
             # A void launch was repeated: the one with a value speaks
             ours = sorted(
-                (r for r in launches if r.pair == number), key=lambda r: self._value(r) is None
+                (r for r in launches if r.pair == number),
+                key=lambda r: self._value(r, objective) is None,
             )
             base = next((r for r in ours if r.candidate == self._baseline), None)
             best = next((r for r in ours if r.candidate == finalist.candidate), None)
@@ -108,15 +203,15 @@ class Conclusion:
                     pair=number,
                     baseline_trial=base.number,
                     best_trial=best.number,
-                    baseline_value=self._value(base),
-                    best_value=self._value(best),
+                    baseline_value=self._value(base, objective),
+                    best_value=self._value(best, objective),
                     best_feasible=best.feasible,
                 )
             )
         return pairs
 
-    def _value(self, record: TrialRecord) -> float | None:
-        return record.values.get(self._objectives[0].text)
+    def _value(self, record: TrialRecord, objective: str | None = None) -> float | None:
+        return record.values.get(objective or self._objectives[0].text)
 
     def _standing(self, record: TrialRecord) -> Standing:
         return Standing(trial=record.number, value=self._value(record), feasible=record.feasible)
@@ -127,6 +222,7 @@ class Conclusion:
             value=self._value(record),
             feasible=record.feasible,
             changes=len(record.candidate.changed_from(self._baseline)),
+            certain=record.certain,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.canonical import Json
@@ -83,3 +83,14 @@ def workload_facts(description: Mapping[str, Json]) -> dict[str, Json]:
         "workload.sessions": description["sessions"] or 0,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def sequence_cap(argv: Sequence[str]) -> int | None:
+    """The cap on running sequences that a launch line sets; None where it leaves the default."""
+    found: int | None = None
+    for word, following in zip(argv, (*argv[1:], ""), strict=False):
+        name, _, value = word.partition("=")
+        text = value or following
+        if name in ("--max-num-seqs", "--max-running-requests") and text.isdigit():
+            found = int(text)
+    return found

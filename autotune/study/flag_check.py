@@ -10,21 +10,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from autotune.canonical import Json
-from autotune.engines.catalog import is_known_flag
+from autotune.engines.catalog import is_known_flag, is_simulated
 from autotune.engines.engine import LaunchTarget
 from autotune.engines.facts import EngineFacts, engine_facts
 from autotune.engines.flag_fit import FlagFit, fit_flag, value_problem
-from autotune.engines.flags import as_switch
+from autotune.engines.flag_table import FlagTable, flag_table
+from autotune.engines.flags import as_switch, flag_name, flag_problem
 from autotune.engines.help_text import EngineHelp
 from autotune.errors import InputError, Place, Problem
 from autotune.launch.probe import HelpReading, read_help
+from autotune.space.candidate import MODEL
 from autotune.space.knob import Knob
 from autotune.space.search_space import SearchSpace
 from autotune.spec.model import StudySpec
+from autotune.spec.nearest import nearest
 from autotune.spec.origins import Locator
 from autotune.study.target import Baseline
 
-_NAMES = {"vllm": "vLLM", "simulated": "the simulated engine"}
+_NAMES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "simulated": "the simulated engine",
+    "simulated-sglang": "the simulated SGLang",
+}
 
 FIXED, TODAY = "fixed for all trials", "runs today"
 """Labels of flags that cannot be, in the study file."""
@@ -35,7 +43,9 @@ Locate = Callable[[str], Place | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagCheck:
-    """What one engine's flags are. `reading` None: it is not asked (attached, unknown kind)."""
+    """What one engine's flags are. `reading` None: it is not asked (attached, unknown kind). Where
+    it does not answer, the table of its version tells, if there is one.
+    """
 
     engine: str
     version: str | None
@@ -44,18 +54,37 @@ class FlagCheck:
 
     @property
     def listed(self) -> EngineHelp | None:
-        return self.reading.help if self.reading is not None else None
+        """The flags as the engine lists them, else as the table of its version has them."""
+        if self.reading is not None and self.reading.help is not None:
+            return self.reading.help
+        table = self._table
+        if table is None:
+            return None
+        found = table.help()
+        if len(table.versions) == 1:
+            return found
+        # Between two tables: what is known exactly of one of their flags still counts
+        fitting = (f for f in found.flags if not flag_problem(self.facts, f.name, self.version))
+        return EngineHelp(flags=tuple(fitting))
+
+    @property
+    def _table(self) -> FlagTable | None:
+        return flag_table(self.facts.engine, self.version) if self.version else None
 
     @property
     def notes(self) -> list[str]:
         """Why the engine could not be asked, if it should have been."""
         note = self.reading.note if self.reading is not None else None
+        if note and self._table is not None:
+            note += f"; {self._table.where} was used instead"
         return [note] if note else []
 
     @property
     def where(self) -> str | None:
-        """Where the flags were read, in words; None for the table of versions."""
-        return self.reading.where if self.reading is not None and self.reading.help else None
+        """Where the flags were read, in words; None where only single facts are known."""
+        if self.reading is not None and self.reading.help is not None:
+            return self.reading.where
+        return self._table.where if self._table is not None else None
 
     def knob_problem(self, knob: Knob) -> str | None:
         """What of a knob does not fit this engine, as a phrase; None if all of it does. A flag with
@@ -72,15 +101,26 @@ class FlagCheck:
         return f"{name} {self.version}" if self.version else name
 
     def fit(self, name: str) -> FlagFit:
-        """See `fit_flag`."""
+        """See `fit_flag`. An engine that did not answer may have flags that no version is known to
+        have and that are like none of its own: a plugin's.
+        """
+        silent = self.reading is not None and self.reading.help is None
+        own = flag_name(self.facts, name)
+        head = own.partition(".")[0]
+        if silent and not self._ever_known(head) and not nearest(head, self.facts.flags):
+            return FlagFit(name=own)
         return fit_flag(self.facts, name, listed=self.listed, version=self.version)
+
+    def _ever_known(self, name: str) -> bool:
+        facts = self.facts
+        return name in facts.flags or name in facts.removed or name in facts.opposites
 
     def fit_space(self, space: SearchSpace) -> tuple[SearchSpace, list[str]]:
         """The space as this engine has it, and a note for each knob that is not as written."""
         knobs: list[Knob] = []
         notes: list[str] = []
         for knob in space.knobs:
-            if knob.env is not None or not knob.exists_in(self.version):
+            if knob.env is not None or knob.name == MODEL or not knob.exists_in(self.version):
                 knobs.append(knob)
                 continue
             fitted, note = self._fit_knob(knob)
@@ -101,7 +141,7 @@ class FlagCheck:
         problems = {
             index: problem
             for index, value in enumerate(knob.grid())
-            if (problem := value_problem(self.listed, found.name, value)) is not None
+            if (problem := self._value_problem(found.name, value)) is not None
         }
         if not problems:
             note = f"knob {knob.name}: {found.note}" if found.note else None
@@ -114,6 +154,10 @@ class FlagCheck:
             knob, values=tuple(left), low=None, high=None, step=None, log=False, multiply=False
         )
         return self._named(rest, found), f"knob {knob.name} has fewer values: {why}"
+
+    def _value_problem(self, name: str, value: Json) -> str | None:
+        listed, absent = self.listed, self.facts.off_by_absence
+        return None if listed is None else value_problem(listed, name, value, off_by_absence=absent)
 
     @staticmethod
     def _named(knob: Knob, found: FlagFit) -> Knob:
@@ -137,7 +181,7 @@ class FlagCheck:
                 problem = f"{self.title} has no flag `--{written}`"
                 known.append(found.note)
             elif self.listed is not None and not found.inverted:
-                bad = value_problem(self.listed, found.name, value)
+                bad = self._value_problem(found.name, value)
                 problem = f"`--{written}` of {self.title} {bad}" if bad else None
             if problem is not None:
                 problems.append(Problem(message=problem, place=locate(written)))
@@ -214,23 +258,24 @@ class FlagCheck:
 
 
 def flag_check(kind: str, version: str | None, target: LaunchTarget) -> FlagCheck:
-    """Ask the engine of this target for its flags; the simulated one is known without a process."""
+    """Ask the engine of this target for its flags; a simulated one is known without a process."""
     facts = engine_facts(kind)
     reading: HelpReading | None = None
     if target.launcher == "attach":
         pass
-    elif kind == "simulated":
+    elif is_simulated(kind):
         ours = target.command is None or "autotune.simulator" in target.command
-        reading = _simulated_help() if ours else None
+        reading = _simulated_help(facts.engine) if ours else None
     else:
         reading = read_help(target, facts, version)
     return FlagCheck(engine=kind, version=version, facts=facts, reading=reading)
 
 
-def _simulated_help() -> HelpReading:
+def _simulated_help(dialect: str) -> HelpReading:
     from autotune.engines.help_text import parse_help
-    from autotune.simulator.arguments import serve_help
+    from autotune.simulator.arguments import SERVE, serve_help
 
     return HelpReading(
-        help=parse_help(serve_help()), where="`python -m autotune.simulator serve --help`"
+        help=parse_help(serve_help(dialect)),
+        where=f"`python -m autotune.simulator {SERVE[dialect]} --help`",
     )

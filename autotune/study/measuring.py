@@ -11,7 +11,6 @@ from pathlib import Path
 
 from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
-from autotune.launch.launcher import RunningServer
 from autotune.measure.gpu_reader import nvml_reader
 from autotune.measure.host_reader import HostReader
 from autotune.measure.measurement import Measurement, Validity
@@ -20,12 +19,19 @@ from autotune.measure.scoring import request_limits, score
 from autotune.measure.summary import measure
 from autotune.measure.telemetry import Telemetry
 from autotune.replay.calibration import ClientPlan
+from autotune.replay.glimpse import Glimpse
 from autotune.replay.options import CHAT, COMPLETIONS
 from autotune.replay.parquet import write_records
-from autotune.replay.records import PlannedRequest, ReplayProgress, ReplayResult
+from autotune.replay.records import (
+    PlannedRequest,
+    ReplayProgress,
+    ReplayResult,
+    RequestRecord,
+)
 from autotune.replay.replayer import ReplayOptions, replay, warm_up
 from autotune.spec.expressions import Constraint, Objective
-from autotune.study.client import client_plan, stronger
+from autotune.study.client import stronger
+from autotune.study.watching import EarlyWatch, Server, given_up
 from autotune.workload.prompts import PromptBuilder
 from autotune.workload.trace import Request, Trace
 
@@ -33,8 +39,11 @@ WARM_UP_OUTPUT_TOKENS = 8
 WARM_UP_REQUESTS = 8
 """How many requests `warmup: auto` sends: enough to touch the shapes of the traffic, from the
 shortest prompt to the longest, without costing more than a few seconds."""
+WARM_UP_AT_ONCE = 4
 BACKGROUND_S = 30.0
 """Load goes on for at most so long after the window, until the last measured answer has ended."""
+QUIET_S = 0.1
+"""Between questions to an idle engine."""
 LEAD_S = 0.5
 """Replay starts this long before the first due time, so that connections and loops are up."""
 
@@ -42,7 +51,7 @@ LEAD_S = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureSettings:
     """What every measurement of a study has in common. `workers`: None lets them follow from the
-    load and this machine's capacity.
+    load and this machine's capacity. `cores`: None lets client and engine use all there are.
     """
 
     objectives: Sequence[Objective]
@@ -57,6 +66,7 @@ class MeasureSettings:
     drain_s: float = 60.0
     api_key_env: str | None = None
     gpus: tuple[str, ...] | None = None
+    cores: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +87,7 @@ class MeasureSession:
     engine: str | None = None
     max_num_seqs: int | None = None
     client: ClientPlan = field(default_factory=ClientPlan)
+    watch: EarlyWatch | None = None
     repeated_because: tuple[str, ...] = ()
     _sent_before: dict[str, int] = field(default_factory=dict)
     _warmed_s: float = 0.0
@@ -90,20 +101,9 @@ class MeasureSession:
         """Send requests that are never counted: first strangers that wake the engine's kernels,
         then the prefixes that the window would have found in the cache.
         """
-        count = WARM_UP_REQUESTS if self.settings.warmup is None else self.settings.warmup
-        chosen = spread(self.trace.requests, count)
-        strangers = self._plan(
-            [
-                replace(r, at_s=0.0, output_tokens=min(r.output_tokens, WARM_UP_OUTPUT_TOKENS),
-                        blocks=(), messages=())
-                for r in chosen
-            ],
-            salt=f"{self.salt}/warm",
-        )  # fmt: skip
-        primers = self._plan(
-            [replace(r, at_s=0.0, output_tokens=1) for r in self.priming], salt=self.salt
-        )
-        for name, batch, together in (("warmup", strangers, 4), ("primed", primers, 1)):
+        strangers, primers = self._warm_up_plans()
+        at_once = WARM_UP_AT_ONCE
+        for name, batch, together in (("warmup", strangers, at_once), ("primed", primers, 1)):
             if batch:
                 answered = warm_up(
                     batch,
@@ -118,6 +118,21 @@ class MeasureSession:
                 )
                 self._warmed_s += answered.wall_s
             self._sent_before[name] = len(batch)
+
+    def _warm_up_plans(self) -> tuple[list[PlannedRequest], list[PlannedRequest]]:
+        """The strangers, and those whose prefixes shall be in the cache."""
+        count = WARM_UP_REQUESTS if self.settings.warmup is None else self.settings.warmup
+        chosen = spread(self.trace.requests, count)
+        strangers = self._plan(
+            [
+                replace(r, at_s=0.0, output_tokens=min(r.output_tokens, WARM_UP_OUTPUT_TOKENS),
+                        blocks=(), messages=())
+                for r in chosen
+            ],
+            salt=f"{self.salt}/warm",
+        )  # fmt: skip
+        primers = [replace(r, at_s=0.0, output_tokens=1) for r in self.priming]
+        return strangers, self._plan(primers, salt=self.salt)
 
     def replay(
         self,
@@ -150,6 +165,7 @@ class MeasureSession:
                 stop=self.stop,
                 alive=self.alive,
                 on_progress=on_progress,
+                hopeless=self._hopeless(planned, telemetry.summary, options),
             )
         finally:
             self._telemetry = telemetry.stop()
@@ -157,18 +173,46 @@ class MeasureSession:
         write_records(self.folder / "requests.parquet", result.records)
         return result
 
+    def ask(
+        self, requests: Sequence[Request], after: Sequence[int | None], *, patience_s: float
+    ) -> Sequence[RequestRecord]:
+        """The answers to requests that count for nothing: each is sent when the one at its place in
+        `after` has been answered, or at once (None). What is not answered `patience_s` later fails.
+        """
+        return replay(
+            self._questions(requests, after),
+            url=self.server_url,
+            model=self.model,
+            options=replace(
+                self._options(), route=COMPLETIONS, workers=1, drain_timeout_s=patience_s
+            ),
+            directory=self.folder,
+            clock=self.clock,
+            stop=self.stop,
+            alive=self.alive,
+        ).records
+
+    def _questions(
+        self, requests: Sequence[Request], after: Sequence[int | None]
+    ) -> list[PlannedRequest]:
+        planned = self._plan(requests, salt=f"{self.salt}/asked")
+        return [
+            replace(p, after=a, gap_s=QUIET_S) for p, a in zip(planned, after, strict=True)
+        ]
+
+    def _hopeless(
+        self, planned: Sequence[PlannedRequest], server: Server, options: ReplayOptions
+    ) -> Callable[[Glimpse], bool] | None:
+        if self.watch is None:
+            return None
+        drain_s = options.drain_timeout_s
+        return self.watch.hopeless(planned, server, startup_s=self.startup_s, drain_s=drain_s)
+
     def _background(self, count: int) -> list[PlannedRequest]:
         """The beginning of the window once more after its end, never counted: without it the last
         measured requests would enjoy a server that empties. Other prompts, so no warm cache.
         """
-        window_s = self.trace.duration_s * count / (count - 1) if count > 1 else 0.0
-        if window_s <= 0:
-            return []
-        again = [
-            replace(r, at_s=r.at_s + window_s, session=f"{r.session}/after" if r.session else None)
-            for r in self.trace.requests
-            if r.at_s - self.trace.requests[0].at_s < BACKGROUND_S
-        ]
+        again = background_of(self.trace)
         return [
             replace(
                 p,
@@ -206,6 +250,7 @@ class MeasureSession:
                 *(o.metric for o in self.settings.objectives),
             ],
             context=context,
+            stopped=self.watch.end(result) if self.watch is not None else None,
         )
         return replace(found, client={**found.client, **self.client.facts()})
 
@@ -220,7 +265,7 @@ class MeasureSession:
             return None
         return replace(
             self,
-            client=stronger(self.client),
+            client=stronger(self.client, self.settings.cores),
             salt=f"{self.salt}-again",
             repeated_because=validity.reasons,
             _sent_before={},
@@ -239,6 +284,8 @@ class MeasureSession:
                 message="; ".join(measurement.validity.reasons),
                 measurement=measurement,
             )
+        if self.watch is not None and (end := self.watch.end(result)) is not None:
+            return given_up(end, measurement)
         verdict = score(
             measurement,
             self.settings.objectives,
@@ -267,12 +314,7 @@ class MeasureSession:
         """The requests as they will be sent. A later turn waits for the answer before it: then for
         the recorded gap, or where that is unknown until its recorded time.
         """
-        builder = PromptBuilder(
-            vocab_size=self.settings.vocab_size,
-            salt=salt,
-            block_size=self.trace.block_size,
-            special_ids=self.settings.special_ids,
-        )
+        builder = self._builder(salt)
         texts = self.trace.has_text and all(request.messages for request in requests)
         planned: list[PlannedRequest] = []
         last_of_session: dict[str, int] = {}
@@ -299,6 +341,28 @@ class MeasureSession:
                 last_of_session[request.session] = index
         return planned
 
+    def _builder(self, salt: str) -> PromptBuilder:
+        """What makes the prompts; another salt gives prompts that are in no cache."""
+        return PromptBuilder(
+            vocab_size=self.settings.vocab_size,
+            salt=salt,
+            block_size=self.trace.block_size,
+            special_ids=self.settings.special_ids,
+        )
+
+
+def background_of(trace: Trace) -> list[Request]:
+    """The load behind a window: its beginning once more, one mean gap after its end."""
+    count = len(trace.requests)
+    window_s = trace.duration_s * count / (count - 1) if count > 1 else 0.0
+    if window_s <= 0:
+        return []
+    return [
+        replace(r, at_s=r.at_s + window_s, session=f"{r.session}/after" if r.session else None)
+        for r in trace.requests
+        if r.at_s - trace.requests[0].at_s < BACKGROUND_S
+    ]
+
 
 def spread(requests: Sequence[Request], count: int) -> list[Request]:
     """`count` requests from the shortest prompt to the longest, evenly over the ranks."""
@@ -309,61 +373,3 @@ def spread(requests: Sequence[Request], count: int) -> list[Request]:
         return [ranked[len(ranked) // 2]]
     last = len(ranked) - 1
     return [ranked[round(last * i / (count - 1))] for i in range(count)]
-
-
-def sequence_cap(argv: Sequence[str]) -> int | None:
-    """The cap on running sequences that a launch line sets; None where it leaves the default."""
-    found: int | None = None
-    for word, following in zip(argv, (*argv[1:], ""), strict=False):
-        name, _, value = word.partition("=")
-        text = value or following
-        if name in ("--max-num-seqs", "--max-running-requests") and text.isdigit():
-            found = int(text)
-    return found
-
-
-class Measurer:
-    """Makes sessions with a study's settings."""
-
-    def __init__(self, settings: MeasureSettings, *, clock: Clock, stop: StopSignal) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._stop = stop
-        self._plans: dict[bool, ClientPlan] = {}
-
-    def session(
-        self,
-        server: RunningServer,
-        trace: Trace,
-        folder: Path,
-        startup_s: float | None,
-        *,
-        salt: str,
-        held_out: bool = False,
-    ) -> MeasureSession:
-        """A session against one server. `salt` must differ between measurements."""
-        settings = self._settings
-        return MeasureSession(
-            server_url=server.url,
-            model=server.plan.model,
-            alive=lambda: server.poll() is None,
-            trace=trace,
-            folder=folder,
-            startup_s=startup_s,
-            salt=salt,
-            settings=settings,
-            priming=settings.held_out_priming if held_out else settings.priming,
-            engine=server.plan.engine,
-            max_num_seqs=sequence_cap(server.plan.argv),
-            client=self._client(trace, server.url, folder, held_out=held_out),
-            clock=self._clock,
-            stop=self._stop,
-        )
-
-    def _client(self, trace: Trace, url: str, folder: Path, *, held_out: bool) -> ClientPlan:
-        """The same for every trial with the same traffic."""
-        if held_out not in self._plans:
-            self._plans[held_out] = client_plan(
-                trace.requests, url, folder, clock=self._clock, stop=self._stop
-            )
-        return self._plans[held_out]

@@ -5,18 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from autotune.canonical import Json
+from autotune.engines import sglang_memory
 from autotune.engines.engine import Diagnosis, LaunchTarget
 from autotune.engines.facts import engine_facts
+from autotune.engines.launch_params import merged_params, with_checkpoint
 from autotune.engines.memory import GIB, Calibration, MemoryEstimate, estimate
-from autotune.engines.vllm import merged_params
 from autotune.launch.gpus import Gpu, list_gpus
 from autotune.space.candidate import Candidate
 from autotune.study.prepare import PreparedStudy
 
+_ESTIMATES = {"vllm": estimate, "sglang": sglang_memory.estimate}
 DOES_NOT_FIT = "does_not_fit"
 """Reason code of a candidate that was refused without a launch."""
+
+
+class Fits(Protocol):
+    """What can be told of candidates' memory before their launch."""
+
+    def estimate(self, candidate: Candidate) -> MemoryEstimate | None:
+        """What one GPU would hold; None if it cannot be told."""
+        ...
+
+    def learn(self, candidate: Candidate, log: Mapping[str, float]) -> None:
+        """Take over the memory numbers of a launch's log."""
+        ...
+
+    def refusal(self, candidate: Candidate) -> Diagnosis | None:
+        """Why a candidate is not worth a launch, else None."""
+        ...
 
 
 class MemoryFit:
@@ -63,8 +82,15 @@ class MemoryFit:
 
     def _guess(self, candidate: Candidate) -> MemoryEstimate | None:
         params, _ = merged_params(self._facts, candidate, self._target)
+        target = with_checkpoint(candidate, self._target)
+        folder = self._model_dir
+        if target is not self._target:
+            found = model_folder(target, os.environ)
+            if found is None:
+                return None
+            folder = found
         try:
-            return estimate(self._model_dir, params, self._gpu_bytes)
+            return _ESTIMATES[self._facts.engine](folder, params, self._gpu_bytes)
         except (TypeError, ValueError):  # a value that is no number: the engine will say so
             return None
 
@@ -74,7 +100,7 @@ def memory_fit(study: PreparedStudy, gpus: Sequence[Gpu] | None = None) -> Memor
     `gpus`: those of this machine, if they are known already.
     """
     target = study.target
-    if study.engine.kind != "vllm" or target.launcher == "attach" or target.gpus == ():
+    if study.engine.kind not in _ESTIMATES or target.launcher == "attach" or target.gpus == ():
         return None
     found = list_gpus() if gpus is None else gpus
     wanted = [

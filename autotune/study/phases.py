@@ -22,6 +22,7 @@ class PhaseClock:
     trial: int
     deadline_s: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    _detail: str | None = None
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,13 +38,18 @@ class PhaseClock:
         """Seconds until the trial's deadline, if it has one."""
         return None if self.deadline_s is None else max(0.0, self.deadline_s - self.elapsed_s)
 
+    def tell(self, detail: str) -> None:
+        """What is special about the phases from now on, in words; told with each of them."""
+        self._detail = detail
+
     @contextmanager
     def phase(self, name: str, expected_s: float | None = None) -> Iterator[None]:
         """Run one phase; its duration counts even when it fails."""
         earlier = self.history.setdefault(name, [])
         if expected_s is None and earlier:
             expected_s = statistics.median(earlier)
-        self.events.emit("phase", trial=self.trial, phase=name, expected_s=expected_s)
+        told = {} if self._detail is None else {"detail": self._detail}
+        self.events.emit("phase", trial=self.trial, phase=name, expected_s=expected_s, **told)
         started = self.clock.monotonic()
         completed = False
         try:

@@ -5,6 +5,7 @@ Nothing here starts, stops or writes anything.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -13,25 +14,32 @@ from pathlib import Path
 
 from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
-from autotune.engines.catalog import engine_for, probe_version
-from autotune.engines.diagnosis import startup_phase
-from autotune.engines.engine import Engine, LaunchTarget
+from autotune.engines.catalog import engine_for, is_simulated, probe_version
+from autotune.engines.engine import Engine
 from autotune.engines.memory import GIB, estimate
-from autotune.engines.plan import LaunchPlan
 from autotune.errors import InputError
 from autotune.launch.catalog import launcher_for
-from autotune.launch.gpus import list_gpus
-from autotune.launch.launcher import Launcher
+from autotune.launch.gpus import Gpu, list_gpus
 from autotune.search.budget import Budget, too_small
 from autotune.space.candidate import Candidate
 from autotune.space.search_space import SearchSpace
 from autotune.space.study_space import OpenedStudy
 from autotune.spec.model import StudySpec
+from autotune.study.across import across_engines
 from autotune.study.facts import gpu_facts, model_facts, workload_facts
+from autotune.study.first import first_candidates
 from autotune.study.flag_check import flag_check
+from autotune.study.gpu_slots import GpuSet, gpu_slots, resolved
 from autotune.study.lossy import guarded
 from autotune.study.measuring import LEAD_S, MeasureSettings
-from autotune.study.target import Baseline, baseline_of, launch_target, with_program
+from autotune.study.prepared import PreparedStudy, Traffic
+from autotune.study.target import (
+    Baseline,
+    baseline_of,
+    launch_target,
+    with_program,
+    with_shell,
+)
 from autotune.workload.prompts import vocab_of
 from autotune.workload.reader import read_trace
 from autotune.workload.statistics import describe
@@ -47,112 +55,89 @@ DRAIN_FACTOR = 2.0
 LEAST_DRAIN_S = 30.0
 """After its last due time a replay may run on for this factor of its own length, at least this."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """What is replayed, and what to say of it."""
-
-    selection: Selection
-    description: Mapping[str, Json]
-    path: str
-    source_notes: tuple[str, ...]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know."""
-        return (*self.source_notes, *self.selection.notes)
-
-    @property
-    def all_notes(self) -> tuple[str, ...]:
-        """The same, and how well the windows represent the recording."""
-        return (*self.notes, *self.selection.portrait)
+__all__ = ["PreparedStudy", "Traffic", "assemble", "check", "prepare", "recorded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStudy:
-    """Everything that a run needs. `study_id` marks every process and container as this study's."""
+class _Side:
+    """One engine of a study, resolved, before its traffic is chosen."""
 
-    study_id: str
     spec: StudySpec
     space: SearchSpace
     engine: Engine
-    engine_version: str | None
-    target: LaunchTarget
-    launcher: Launcher
-    baseline: Candidate
+    version: str | None
+    baseline: Baseline
     facts: Mapping[str, Json]
-    traffic: Traffic
-    measure: MeasureSettings
-    notes: tuple[str, ...] = ()
-
-    @property
-    def search_trace(self) -> Trace:
-        return self.traffic.selection.search
-
-    @property
-    def held_out(self) -> Trace | None:
-        return self.traffic.selection.held_out
-
-    @property
-    def relative_limits(self) -> bool:
-        """Whether any limit refers to the baseline."""
-        return any(constraint.relative for constraint in self.spec.constraints)
-
-    def startup_phase(self, line: str) -> str | None:
-        """The start-up phase that a log line announces."""
-        return startup_phase(line, self.engine.kind)
-
-    def baseline_plan(self) -> LaunchPlan:
-        """How today's settings are launched."""
-        return self.engine.plan(self.baseline, self.target)
 
 
 def prepare(opened: OpenedStudy, *, clock: Clock, stop: StopSignal) -> PreparedStudy:
     """Resolve a new study. Raises InputError or EnvironmentFault."""
+    found = list_gpus()
+    trace = recorded(opened.study.spec)
+    sides = [_side(one, found, trace) for one in (opened, *opened.others)]
+    first = sides[0]
+    lengths = [smallest_length(s.space, s.facts, s.baseline.candidate) for s in sides]
+    traffic = _traffic(
+        first.spec,
+        trace,
+        min((length for length in lengths if length is not None), default=None),
+        likely_cache_tokens(first.spec.model, first.facts, first.baseline.candidate),
+    )
+    study_id = uuid.uuid4().hex[:12]
+    return across_engines(
+        [
+            assemble(
+                study_id=study_id,
+                spec=side.spec,
+                space=side.space,
+                engine=side.engine,
+                version=side.version,
+                baseline=side.baseline,
+                facts={**side.facts, **workload_facts(traffic.description)},
+                traffic=traffic,
+                slots=gpu_slots(side.spec, [str(gpu.index) for gpu in found]),
+                clock=clock,
+                stop=stop,
+            )
+            for side in sides
+        ]
+    )
+
+
+def _side(opened: OpenedStudy, found: list[Gpu], trace: Trace) -> _Side:
+    """Resolve one engine: its version, the flags that it has, what is fixed, what runs today."""
     loaded, space = opened.study, opened.space
-    spec = loaded.spec
+    spec = resolved(loaded.spec, [str(gpu.index) for gpu in found])
     kind = spec.engine.kind
     program = with_program(spec, engine_for(kind), launch_target(spec, space))
-    version = probe_version(program) if kind != "simulated" else None
+    version = None if is_simulated(kind) else probe_version(program, kind)
     engine = engine_for(kind, version)
     flags = flag_check(kind, version, program)
-    space, unguarded = guarded(spec, space)
+    spec, space, unguarded = guarded(spec, space, version)
     spec, space, notes = flags.fit_study(spec, space, loaded.locate)
     target = launch_target(spec, space)
     facts: dict[str, Json] = {
         "engine.kind": kind,
         "engine.version": version,
         **model_facts(spec.model),
-        **gpu_facts(list_gpus(), target.gpus),
+        **gpu_facts(found, target.gpus),
         **target.args,
     }
-    trace = recorded(spec)
     # Knobs may be active only for some traffic, so the baseline needs to know it
     facts |= workload_facts(describe(_selected(spec, trace, limit=None).search))
     baseline = baseline_of(
         spec, space, engine, target, facts,
         locate=lambda name: loaded.locate(("baseline", name), key=True),
     )  # fmt: skip
-    baseline = flags.fit_command(baseline, target.args)
+    baseline = with_shell(flags.fit_command(baseline, target.args), kind, os.environ)
     baseline = replace(baseline, notes=(*unguarded, *notes, *baseline.notes))
-    facts |= baseline.target.args
-    traffic = _traffic(
-        spec,
-        trace,
-        smallest_length(space, facts, baseline.candidate),
-        likely_cache_tokens(spec.model, facts, baseline.candidate),
-    )
-    return assemble(
-        study_id=uuid.uuid4().hex[:12],
+    return _Side(
         spec=spec,
         space=space,
         engine=engine,
         version=version,
         baseline=baseline,
-        facts={**facts, **workload_facts(traffic.description)},
-        traffic=traffic,
-        clock=clock,
-        stop=stop,
+        facts={**facts, **baseline.target.args},
     )
 
 
@@ -166,6 +151,7 @@ def assemble(
     baseline: Baseline,
     facts: Mapping[str, Json],
     traffic: Traffic,
+    slots: tuple[GpuSet, ...],
     clock: Clock,
     stop: StopSignal,
 ) -> PreparedStudy:
@@ -186,6 +172,7 @@ def assemble(
         api_key_env=baseline.target.secrets.get("VLLM_API_KEY"),
         gpus=baseline.target.gpus,
     )
+    first = first_candidates(space, baseline.candidate, facts)
     return PreparedStudy(
         study_id=study_id,
         spec=spec,
@@ -198,7 +185,9 @@ def assemble(
         facts=facts,
         traffic=traffic,
         measure=settings,
-        notes=(*baseline.notes, *traffic.notes),
+        slots=slots,
+        first=first,
+        notes=(*baseline.notes, *traffic.notes, *([first.note] if first.note else [])),
     )
 
 
@@ -207,7 +196,12 @@ def check(study: PreparedStudy) -> None:
     port, secrets, budget, values without a form as a flag. Raises InputError or EnvironmentFault.
     """
     too_little = too_small(
-        Budget(time_s=study.spec.budget.time, trials=study.spec.budget.trials),
+        Budget(
+            time_s=study.spec.budget.time,
+            trials=study.spec.budget.trials,
+            gpu_s=study.spec.budget.gpu_seconds,
+            gpus=study.gpus_per_launch,
+        ),
         startup_s=LEAST_START_S,
         replay_s=study.search_trace.duration_s + LEAD_S,
     )
@@ -215,8 +209,14 @@ def check(study: PreparedStudy) -> None:
         raise InputError(
             message=too_little,
             so="nothing was started",
-            hint="a larger `budget: time:`, or a smaller `workload: window:`",
+            hint="a larger `budget:`, or a smaller `workload: window:`",
         )
+    for side in study.sides or (study,):
+        _check_side(side)
+
+
+def _check_side(study: PreparedStudy) -> None:
+    """What would make a launch of one engine fail."""
     broken = study.space.violations(study.baseline.params, study.facts)
     if broken:
         raise InputError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from autotune.canonical import Json
 from autotune.study.directory import StudyDirectory
-from autotune.study.prepare import PreparedStudy
+from autotune.study.prepared import PreparedStudy
 from autotune.study.record import TrialRecord
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from autotune.clock import Clock, StopSignal
 from autotune.engines.plan import LaunchPlan
 from autotune.errors import InputError
+from autotune.search.catalog import make_proposer
+from autotune.search.forecast import Forecast
 from autotune.search.proposer import Proposer
 from autotune.study.directory import StudyDirectory
+from autotune.study.engine_judges import EngineFits
 from autotune.study.events import Observer
-from autotune.study.memory_fit import memory_fit
-from autotune.study.prepare import PreparedStudy
+from autotune.study.memory_fit import Fits, memory_fit
+from autotune.study.phases import phase_history
+from autotune.study.prepared import PreparedStudy
 from autotune.study.resume import take_over
 from autotune.study.runner import StudyEnd, StudyRunner
+from autotune.study.slots import Run, SlotExecutor, share
 from autotune.study.snapshot import write_snapshot
 from autotune.study.stream import EventStream
 from autotune.study.trial import TrialExecutor
+from autotune.study.version_watch import VersionWatch
 
 
 def run_study(
@@ -49,37 +54,79 @@ def run_study(
             notes = []
         else:
             notes = take_over(study, directory)
-            study.launcher.check(study.baseline_plan())
+            for side in study.sides or (study,):
+                side.launcher.check(side.baseline_plan())
         events = EventStream(clock, directory, observers)
-        fit = memory_fit(study)
-        executor = TrialExecutor(
-            study, directory, events, clock=clock, stop=stop, render_script=render_script, fit=fit
-        )
+        fits = _fits(study)
+        fit: Fits | None = EngineFits(fits) if study.sides else fits[None]
+        history = phase_history(directory)
+        engines = [_Engine(study.on(kind), fits.get(kind, fit)) for kind in study.kinds]
+        executors = [
+            _by_engine(
+                {
+                    one.kind: TrialExecutor(
+                        share(one.study, slot), directory, events, clock=clock, stop=stop,
+                        render_script=render_script, fit=one.fit, history=history,
+                        versions=one.versions,
+                    )
+                    for one in engines
+                },
+                study.engine.kind,
+            )
+            for slot in range(len(study.slots))
+        ]  # fmt: skip
         runner = StudyRunner(
             study,
             directory,
-            executor,
-            _proposer(study, directory.path),
+            SlotExecutor(executors),
+            _proposer(study, directory, fit),
             events,
             clock=clock,
             stop=stop,
             fit=fit,
+            reasons=study.first.reasons,
         )
         for note in notes:
             events.emit("note", message=note)
         return runner.run()
 
 
-def _proposer(study: PreparedStudy, folder: Path) -> Proposer:
-    # Optuna takes half a second to import: not before it is needed
-    from autotune.search.optuna_proposer import OptunaProposer
+class _Engine:
+    """One engine of a study: the study as its trials see it, and what they learn together."""
 
-    return OptunaProposer(
+    def __init__(self, study: PreparedStudy, fit: Fits | None) -> None:
+        self.kind = study.engine.kind
+        self.study = study
+        self.fit = fit
+        self.versions = VersionWatch(study.engine.kind, study.engine_version)
+
+
+def _fits(study: PreparedStudy) -> Mapping[str | None, Fits | None]:
+    """What can be told of memory, by the engine that candidates name."""
+    if not study.sides:
+        return {None: memory_fit(study)}
+    return {kind: memory_fit(study.on(kind)) for kind in study.kinds}
+
+
+def _by_engine(executors: Mapping[str, TrialExecutor], own: str) -> Run:
+    """Each trial by the executor of its engine; `own`: the one where none is named."""
+    return lambda task: executors[task.candidate.engine or own].run(task)
+
+
+def _proposer(study: PreparedStudy, directory: StudyDirectory, fit: Fits | None) -> Proposer:
+    def forecast() -> Forecast | None:
+        from autotune.study.forecasting import study_forecast  # only the guided search needs scipy
+
+        return study_forecast(study, directory, fit=fit)
+
+    return make_proposer(
+        study.spec.search.sampler,
         study.space,
         study.facts,
         study.spec.objective,
         study.spec.constraints,
         seed=study.spec.search.seed,
-        sampler=study.spec.search.sampler,
-        storage_path=folder / "optuna.db",
+        storage_path=directory.path / "optuna.db",
+        forecast=forecast,
+        first=tuple(study.first.reasons),
     )

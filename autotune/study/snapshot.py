@@ -25,11 +25,14 @@ from autotune.launch.gpus import list_gpus
 from autotune.launch.images import registry_digest
 from autotune.space.candidate import Candidate
 from autotune.space.knob import Knob
-from autotune.space.search_space import SearchSpace
+from autotune.space.search_space import First, SearchSpace
 from autotune.space.space_file import read_space
 from autotune.spec.model import StudySpec
+from autotune.study.across import across_engines
 from autotune.study.directory import StudyDirectory, read_json, write_json, write_text
+from autotune.study.gpu_slots import gpu_slots
 from autotune.study.prepare import PreparedStudy, Traffic, assemble
+from autotune.study.sides_json import merged_specs
 from autotune.study.target import Baseline
 from autotune.workload.reader import read_trace
 from autotune.workload.trace import Request, Trace
@@ -57,7 +60,7 @@ def write_snapshot(study: PreparedStudy, directory: StudyDirectory, *, started_a
     ):
         if primers:
             write_trace(folder / name, replace(selection.search, requests=tuple(primers)))
-    spec = spec_json(study.spec, study.space, study.baseline)
+    spec = study_json(study)
     header = f"# {study.spec.name} as resolved on {started_at} by autotune {__version__}\n"
     body = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=100)
     write_text(folder / "study.yaml", header + body)
@@ -68,11 +71,11 @@ def write_snapshot(study: PreparedStudy, directory: StudyDirectory, *, started_a
             "schema": SCHEMA,
             "study_id": study.study_id,
             **{key: value for key, value in spec.items() if key != "space"},
+            "baseline": dict(study.baseline.params),
             "space": space_summary(study.space),
+            **({"sides": [_side_json(side) for side in study.sides]} if study.sides else {}),
+            **_side_json(study),
             "spec": spec,
-            "target": target_json(study.target),
-            "facts": dict(study.facts),
-            "engine_version": study.engine_version,
             "traffic": {
                 "path": study.traffic.path,
                 "description": dict(study.traffic.description),
@@ -96,8 +99,37 @@ def read_snapshot(directory: StudyDirectory, *, clock: Clock, stop: StopSignal) 
         ) from error
 
 
+def _side_json(study: PreparedStudy) -> dict[str, Json]:
+    """What is fixed for one engine."""
+    own = {} if study.sides else {"spec": study_json(study)}
+    return {
+        **own,
+        "target": target_json(study.target),
+        "facts": dict(study.facts),
+        "engine_version": study.engine_version,
+    }
+
+
 def _assembled(
     data: Mapping[str, Json], directory: StudyDirectory, *, clock: Clock, stop: StopSignal
+) -> PreparedStudy:
+    traffic = Traffic(
+        selection=_selection(directory.path),
+        description=data["traffic"]["description"],
+        path=data["traffic"]["path"],
+        source_notes=(),
+    )
+    shared = {"study_id": data["study_id"]}
+    sides = [{**shared, **side} for side in data["sides"]] if "sides" in data else [data]
+    return across_engines([_side(one, traffic, directory, clock, stop) for one in sides])
+
+
+def _side(
+    data: Mapping[str, Json],
+    traffic: Traffic,
+    directory: StudyDirectory,
+    clock: Clock,
+    stop: StopSignal,
 ) -> PreparedStudy:
     spec = StudySpec.model_validate(data["spec"])
     reading = read_space(data["spec"]["space"])
@@ -107,7 +139,6 @@ def _assembled(
             problems=reading.problems,
         )
     target = target_from(data["target"])
-    traffic = data["traffic"]
     return assemble(
         study_id=data["study_id"],
         spec=spec,
@@ -116,12 +147,8 @@ def _assembled(
         version=data["engine_version"],
         baseline=Baseline(candidate=Candidate(data["spec"]["baseline"]), target=target),
         facts=data["facts"],
-        traffic=Traffic(
-            selection=_selection(directory.path),
-            description=traffic["description"],
-            path=traffic["path"],
-            source_notes=(),
-        ),
+        traffic=traffic,
+        slots=gpu_slots(spec, [str(gpu.index) for gpu in list_gpus()]),
         clock=clock,
         stop=stop,
     )
@@ -147,6 +174,13 @@ def _selection(folder: Path) -> Selection:
     )
 
 
+def study_json(study: PreparedStudy) -> dict[str, Json]:
+    """`spec_json` of a study; of several engines all of it that differs by kind."""
+    if not study.sides:
+        return spec_json(study.spec, study.space, study.baseline)
+    return merged_specs([study_json(side) for side in study.sides])
+
+
 def spec_json(spec: StudySpec, space: SearchSpace, baseline: Candidate) -> dict[str, Json]:
     """The study as a mapping that reads back as a study file: objectives and limits as text, the
     space inline, the baseline as knobs.
@@ -169,7 +203,19 @@ def space_json(space: SearchSpace) -> dict[str, Json]:
     data: dict[str, Json] = {"knobs": {knob.name: _knob_json(knob) for knob in space.knobs}}
     if space.rules:
         data["rules"] = [rule.text for rule in space.rules]
+    if space.first:
+        data["first"] = [_first_json(entry) for entry in space.first]
     return data if space.engine is None else {"engine": space.engine, **data}
+
+
+def _first_json(entry: First) -> dict[str, Json]:
+    optional = {
+        "why": entry.why or None,
+        "when": entry.when.text if entry.when else None,
+        "source": entry.source,
+    }
+    told = {key: value for key, value in optional.items() if value is not None}
+    return {"params": dict(entry.params), **told}
 
 
 def _knob_json(knob: Knob) -> dict[str, Json]:
@@ -191,19 +237,31 @@ def space_summary(space: SearchSpace) -> dict[str, Json]:
     """The space as the report shows it."""
     return {
         "name": space.name,
-        "knobs": [
-            {
-                "name": knob.name,
-                "kind": knob.kind,
-                "values": list(knob.grid()),
-                "lossy": knob.lossy,
-                "why": knob.why,
-                "when": knob.when.text if knob.when else None,
-            }
-            for knob in space.knobs
-        ],
+        "knobs": _knob_summaries(space),
         "rules": [rule.text for rule in space.rules],
+        "first": [_first_json(entry) for entry in space.first],
     }
+
+
+def _knob_summaries(space: SearchSpace) -> list[dict[str, Json]]:
+    """Each knob under its name in trials; what several engines call alike is one."""
+    found: dict[str, dict[str, Json]] = {}
+    for knob in space.knobs:
+        entry: dict[str, Json] = {
+            "name": space.parameter(knob.name),
+            "kind": knob.kind,
+            "values": list(knob.grid()),
+            "lossy": knob.lossy,
+            "why": knob.why,
+            "when": knob.when.text if knob.when else None,
+        }
+        known = found.setdefault(entry["name"], entry)
+        if known is not entry:
+            known["values"] += [value for value in entry["values"] if value not in known["values"]]
+            known["lossy"] = known["lossy"] or entry["lossy"]
+            whens = [text for text in (known["when"], entry["when"]) if text]
+            known["when"] = " or ".join(f"({text})" for text in whens) or None
+    return list(found.values())
 
 
 def target_json(target: LaunchTarget) -> dict[str, Json]:
@@ -225,6 +283,10 @@ def target_json(target: LaunchTarget) -> dict[str, Json]:
         "ipc_host": target.ipc_host,
         "port": target.port,
         "url": target.url,
+        "health": target.health,
+        "model_name": target.model_name,
+        "flag_style": target.flag_style,
+        "negatable": list(target.negatable),
         "knob_env": dict(target.knob_env),
         "knob_flags": dict(target.knob_flags),
     }
@@ -236,7 +298,19 @@ def target_from(data: Mapping[str, Json]) -> LaunchTarget:
     values["mounts"] = tuple(Mount(**mount) for mount in values["mounts"])
     for name in ("command", "gpus"):
         values[name] = None if values[name] is None else tuple(values[name])
+    values["negatable"] = tuple(values.get("negatable", ()))
     return LaunchTarget(**values)
+
+
+def _engine_print(study: PreparedStudy) -> dict[str, Json]:
+    image, launcher = study.target.image, study.target.launcher
+    return {
+        "kind": study.engine.kind,
+        "version": study.engine_version,
+        "launcher": launcher,
+        "image": image,
+        "image_digest": registry_digest(image) if launcher == "docker" and image else None,
+    }
 
 
 def fingerprint(study: PreparedStudy, started_at: str) -> dict[str, Json]:
@@ -247,15 +321,8 @@ def fingerprint(study: PreparedStudy, started_at: str) -> dict[str, Json]:
         "tool": __version__,
         "started_at": started_at,
         "simulated": study.engine.simulated,
-        "engine": {
-            "kind": study.engine.kind,
-            "version": study.engine_version,
-            "launcher": study.target.launcher,
-            "image": study.target.image,
-            "image_digest": registry_digest(study.target.image)
-            if study.target.launcher == "docker" and study.target.image
-            else None,
-        },
+        "engine": _engine_print(study),
+        **({"engines": [_engine_print(side) for side in study.sides]} if study.sides else {}),
         "model": study.spec.model,
         "machine": {
             "gpus": [

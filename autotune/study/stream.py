@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -10,7 +11,7 @@ from autotune.clock import Clock
 from autotune.replay.records import ReplayProgress
 from autotune.study.directory import StudyDirectory
 from autotune.study.events import Event, Kind, Observer
-from autotune.study.prepare import PreparedStudy
+from autotune.study.prepared import PreparedStudy
 from autotune.study.record import TrialRecord
 
 
@@ -24,21 +25,24 @@ class EventStream:
         self._directory = directory
         self._observers = tuple(observers)
         self._started = clock.monotonic()
+        self._lock = threading.Lock()
 
     def emit(self, kind: Kind, **data: Json) -> None:
         """Make one event."""
-        event = Event(
-            kind=kind,
-            at=self._clock.utcnow().isoformat(timespec="milliseconds"),
-            elapsed_s=round(self._clock.monotonic() - self._started, 3),
-            data=data,
-        )
-        if kind != "progress":
-            self._directory.append_event(
-                {"kind": kind, "at": event.at, "elapsed_s": event.elapsed_s, **data}
+        # Trials of several slots speak at the same time, each from its own thread
+        with self._lock:
+            event = Event(
+                kind=kind,
+                at=self._clock.utcnow().isoformat(timespec="milliseconds"),
+                elapsed_s=round(self._clock.monotonic() - self._started, 3),
+                data=data,
             )
-        for observer in self._observers:
-            observer(event)
+            if kind != "progress":
+                self._directory.append_event(
+                    {"kind": kind, "at": event.at, "elapsed_s": event.elapsed_s, **data}
+                )
+            for observer in self._observers:
+                observer(event)
 
     def progress(self, trial: int, progress: ReplayProgress) -> None:
         """A glance at the running replay."""
@@ -55,8 +59,10 @@ def begin_words(study: PreparedStudy, records: Sequence[TrialRecord]) -> dict[st
         "name": spec.name,
         "budget_s": spec.budget.time,
         "budget_trials": spec.budget.trials,
+        "budget_gpu_s": spec.budget.gpu_seconds,
+        "gpus": study.gpus_per_launch,
         "searched": sum(not record.is_repeat for record in finished),
-        "confirmations": max(0, 2 * spec.search.repeats - confirmed),
+        "confirmations": max(0, (1 + spec.search.finalists) * spec.search.repeats - confirmed),
         "metrics": list(dict.fromkeys(names)),
         "objective": [o.text for o in spec.objective],
         "constraints": [c.text for c in spec.constraints],

@@ -10,10 +10,11 @@ from autotune.canonical import Json, canonical_json
 from autotune.engines.catalog import is_known_flag
 from autotune.engines.engine import Engine, LaunchTarget, ParsedCommand
 from autotune.engines.facts import engine_facts
+from autotune.engines.launch_params import merged_params
 from autotune.engines.plan import Mount
-from autotune.engines.vllm import merged_params
+from autotune.engines.redaction import is_secret_name
 from autotune.errors import InputError, Place, Problem
-from autotune.space.candidate import Candidate
+from autotune.space.candidate import MODEL, Candidate
 from autotune.space.search_space import SearchSpace
 from autotune.spec.model import EngineSpec, FromEnv, StudySpec
 from autotune.spec.nearest import offer
@@ -44,11 +45,15 @@ def launch_target(spec: StudySpec, space: SearchSpace) -> LaunchTarget:
         secrets=secrets,
         image=engine.image,
         mounts=tuple(_mount(text) for text in engine.mounts),
-        gpus=None if engine.gpus is None else tuple(str(gpu) for gpu in engine.gpus),
+        gpus=_gpus_of_one_launch(engine),
         shm_size=engine.shm_size,
         ipc_host=engine.ipc == "host",
         port=engine.port,
         url=engine.url,
+        health=engine.health,
+        model_name=engine.model_name,
+        flag_style=engine.flag_style,
+        negatable=engine.negatable,
         knob_env={knob.name: knob.env for knob in space.knobs if knob.env},
         knob_flags={knob.name: knob.flag for knob in space.knobs if knob.flag},
     )
@@ -59,12 +64,8 @@ def all_settings(candidate: Candidate, engine: str, target: LaunchTarget) -> dic
     environment as `env NAME`.
     """
     params, env = merged_params(engine_facts(engine), candidate, target)
-    return {**params, **{f"env {name}": value for name, value in env.items()}}
-
-
-def server_words(kind: str, version: str | None, image: str | None) -> str:
-    """What runs, in words: `vllm 0.26.0, image vllm/vllm-openai:v0.26.0`."""
-    return f"{kind} {version or '(version not known)'}" + (f", image {image}" if image else "")
+    chosen = {MODEL: candidate.params[MODEL]} if MODEL in candidate.params else {}
+    return {**params, **chosen, **{f"env {name}": value for name, value in env.items()}}
 
 
 def with_program(spec: StudySpec, engine: Engine, target: LaunchTarget) -> LaunchTarget:
@@ -120,6 +121,33 @@ def baseline_of(
     return Baseline(candidate=candidate, target=target, notes=tuple(notes))
 
 
+def with_shell(baseline: Baseline, engine: str, environ: Mapping[str, str]) -> Baseline:
+    """The baseline with the variables of this shell that shape a launch, as far as the study does
+    not set them itself: values in the plan, secrets by name. A container inherits none.
+
+    Without this a launch would differ from its script wherever that is run from another shell.
+    """
+    target = baseline.target
+    if target.launcher != "process":
+        return baseline
+    facts = engine_facts(engine)
+    own = {*target.env, *target.secrets}
+    if target.gpus is not None:
+        own.add("CUDA_VISIBLE_DEVICES")
+    found = sorted(name for name in environ if facts.shapes_launch(name) and name not in own)
+    if not found:
+        return baseline
+    env = {name: environ[name] for name in found if not is_secret_name(name)}
+    secrets = {name: name for name in found if is_secret_name(name) and environ[name]}
+    told = [f"{name}={value}" for name, value in env.items()]
+    told += [f"{name} (its value is kept out of every file)" for name in secrets]
+    return replace(
+        baseline,
+        target=replace(target, env={**env, **target.env}, secrets={**secrets, **target.secrets}),
+        notes=(*baseline.notes, f"set in this shell, so part of every launch: {', '.join(told)}"),
+    )
+
+
 def _unknown(name: str, space: SearchSpace, place: Place | None) -> Problem:
     label = f"unknown knob{offer(name, (knob.name for knob in space.knobs))}"
     return Problem(
@@ -169,6 +197,13 @@ def _program(command: ParsedCommand, engine: Engine) -> tuple[str, ...] | None:
     if command.image is not None or engine.simulated:
         return None
     return command.command or None
+
+
+def _gpus_of_one_launch(engine: EngineSpec) -> tuple[str, ...] | None:
+    """The first launch's GPUs; those of others that run beside it: `gpu_slots`."""
+    if engine.gpus is None:
+        return None
+    return tuple(str(gpu) for gpu in engine.gpus)[: engine.gpus_per_trial]
 
 
 def _environment(engine: EngineSpec) -> tuple[dict[str, str], dict[str, str]]:

@@ -33,6 +33,7 @@ from autotune.study.directory import StudyDirectory, write_json, write_text
 from autotune.study.memory_fit import MemoryFit, memory_block
 from autotune.study.phases import PhaseClock, phase_history
 from autotune.study.prepare import PreparedStudy
+from autotune.study.quality import AnswerGuard
 from autotune.study.record import TrialRecord
 from autotune.study.stream import EventStream
 from autotune.study.task import TrialTask
@@ -50,7 +51,7 @@ MEMORY_WAIT_S = 60.0
 
 
 class TrialExecutor:
-    """Runs trials of one study, one after another."""
+    """Runs trials of one study, one after another, all in one slot."""
 
     def __init__(
         self,
@@ -62,7 +63,10 @@ class TrialExecutor:
         stop: StopSignal,
         render_script: Callable[[LaunchPlan, int], str],
         fit: MemoryFit | None = None,
+        history: dict[str, list[float]] | None = None,
+        versions: VersionWatch | None = None,
     ) -> None:
+        """`history` (of `phase_history`) and `versions` are shared by those of several slots."""
         self._study = study
         self._directory = directory
         self._events = events
@@ -71,8 +75,9 @@ class TrialExecutor:
         self._render_script = render_script
         self._fit = fit
         self._visitor = Visitor(study, events, clock=clock, stop=stop)
-        self._history = phase_history(directory)
-        self._versions = VersionWatch(study.engine.kind, study.engine_version)
+        self._guard = AnswerGuard(study, directory, events, clock=clock, stop=stop)
+        self._history = phase_history(directory) if history is None else history
+        self._versions = versions or VersionWatch(study.engine.kind, study.engine_version)
         gpus = study.target.gpus
         self._memory_before = {} if gpus == () else memory_used(gpus)
 
@@ -85,7 +90,7 @@ class TrialExecutor:
         """
         self._stop.check()
         started_at = self._clock.utcnow().isoformat(timespec="seconds")
-        plan = self._study.engine.plan(task.candidate, self._study.target)
+        plan = self._study.plan(task.candidate)
         folder = self._directory.open_trial(task.number)
         phases = PhaseClock(self._events, self._clock, self._history, task.number, task.deadline_s)
         self._events.emit(
@@ -157,6 +162,8 @@ class TrialExecutor:
                 server = self._study.launcher.start(plan, ticket)
                 startup_s = self._ready(server, task, phases.left_s)
             result = self._visitor.run(task, server, startup_s, folder, phases)
+            if isinstance(result, Measured):
+                result = self._guard.check(task, server, result, folder, phases)
         except NotReady as failure:
             result = Ended(failure=failure, exit_info=failure.exit_info, phase="startup")
         finally:

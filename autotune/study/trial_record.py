@@ -36,16 +36,20 @@ def record_of(
     score: Score | None = None
     details: dict[str, Json] = {}
     validity: str | None = None
+    quality: Mapping[str, Json] = {}
+    repeats: tuple[Mapping[str, float], ...] = ()
     match outcome:
-        case Measured(measurement=measurement, score=score):
+        case Measured(measurement=measurement, score=score, repeats=further, quality=quality):
             state, validity = "measured", measurement.validity.verdict
+            repeats = tuple(dict(one.values) for one in further)
             details = {"message": "; ".join(measurement.validity.reasons) or None}
-        case Infeasible(diagnosis=d):
+        case Infeasible(diagnosis=d, score=score, stopped=stopped, quality=quality):
             # An unknown failure says nothing for certain; it is kept apart from real verdicts.
             state = "infeasible" if d.fault in ("candidate", "study") else "unmeasurable"
             details = {
                 "fault": d.fault, "reason": d.reason, "phase": d.phase, "remedy": d.remedy,
                 "message": d.message, "evidence": tuple(d.evidence), "facts": dict(d.facts),
+                "stopped_early": {} if stopped is None else stopped.to_json(),
             }  # fmt: skip
         case Unmeasurable(reason=reason, message=message, measurement=measurement):
             state = "unmeasurable"
@@ -58,18 +62,22 @@ def record_of(
         role=task.role,
         state=state,
         params=dict(task.candidate.params),
-        values=dict(score.values) if score else {},
+        values=dict(score.values) if score and state == "measured" else {},
         constraints=dict(score.violations) if score else {},
         limits=dict(score.limits) if score else {},
-        feasible=score is not None and score.feasible,
+        cautious=dict(score.cautious) if score else {},
+        observed=dict(score.observed) if score else {},
+        feasible=state == "measured" and score is not None and score.feasible,
         pair=task.pair,
         why=task.why,
         predicted=dict(task.predicted),
         validity=validity,
+        repeats=repeats,
         started_at=started_at,
         seconds=dict(seconds),
         simulated=simulated,
         memory=memory,
+        quality=dict(quality),
         **details,
     )
 

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,8 @@ def test_a_switch_without_a_negative_form_is_reported() -> None:
     target = LaunchTarget(model="m", launcher="process", command=("llama-server",))
     with pytest.raises(InputError, match="`flash-attn` cannot be switched off"):
         GenericEngine().plan(Candidate({"flash-attn": False}), target)
-    plan = GenericEngine(negatable=["flash-attn"]).plan(Candidate({"flash-attn": False}), target)
+    target = replace(target, negatable=("flash-attn",))
+    plan = GenericEngine().plan(Candidate({"flash-attn": False}), target)
     assert plan.argv[-1] == "--no-flash-attn"
 
 

@@ -10,8 +10,13 @@ import pytest
 from autotune.engines.engine import Diagnosis
 from autotune.measure.measurement import Measurement, Validity
 from autotune.measure.outcome import Infeasible, Measured, Outcome, Score, Stopped, Unmeasurable
+from autotune.search.guided import GuidedProposer
 from autotune.search.optuna_proposer import OptunaProposer
 from autotune.search.proposer import Known, Proposer
+from autotune.search.simulated_forecast import SimulatedForecast, Wanted
+from autotune.simulator.calibration import Sample, Sight
+from autotune.simulator.load import Limits, jobs_at
+from autotune.simulator.understanding import Understanding
 from autotune.space.candidate import Candidate
 from autotune.space.search_space import load_space
 from autotune.spec.expressions import Constraint, Objective
@@ -38,9 +43,28 @@ LIMIT = Constraint(
 Make = Callable[..., Proposer]
 
 
-@pytest.fixture(params=["tpe", "random"])
+def small_forecast(objectives: tuple[Objective, ...]) -> SimulatedForecast:
+    """A calibrated model of some engine, to which every knob of the space is new."""
+    load = jobs_at([0.1 * i for i in range(20)], [500] * 20, [20] * 20)
+    sample = Sample(what="ttft", value_s=0.05, spread=0.05, rank=10)
+    limits = Limits(budget=2048, seqs=64)
+    return SimulatedForecast(
+        lambda rate: load,
+        Understanding(engine="vllm", baseline={}),
+        lambda candidate: candidate.params,
+        Wanted(objectives=objectives, constraints=(LIMIT,)),
+        [Sight(load=load, limits=limits, samples=(sample,))],
+    )
+
+
+@pytest.fixture(params=["tpe", "random", "guided"])
 def make(request: pytest.FixtureRequest) -> Make:
     def build(objectives: tuple[Objective, ...] = (TTFT,), **settings: Any) -> Proposer:
+        if request.param == "guided":
+            return GuidedProposer(
+                SPACE, {}, objectives, (LIMIT,),
+                forecast=lambda: small_forecast(objectives), **settings,
+            )  # fmt: skip
         return OptunaProposer(
             SPACE, {}, objectives, (LIMIT,), sampler=request.param, n_startup=3, **settings
         )

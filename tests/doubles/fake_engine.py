@@ -13,6 +13,7 @@ repeat: a line printed every 0.1 s for ever, without ever listening.
 listen_after_s, unready_s: delay before the port is open; time in which generations answer 503.
 model: the name that is listed, if not the model given.      requests: file that takes each path.
 argv: file that takes the words of each launch, one JSON list a line.
+stall_after: so many generations are answered; the others begin and never go on.
 after_requests: {count, say, exit}: die in the middle of the answers once so many were begun.
 cases: [{flags, first, last, ...keys}]: other keys for launches whose words hold `flags` in a row,
   and whose number is in first..last (from 1; counted in SCENARIO.json.count).
@@ -137,6 +138,11 @@ class Handler(BaseHTTPRequestHandler):
                 say(dying.get("say", []))
                 self.answer(500, {"error": "the engine is dead"})
                 end(dying.get("exit", {"code": 1}))
+            stalls = Handler.begun > self.scenario.get("stall_after", Handler.begun)
+        if stalls:
+            self.send_response(200)
+            self.end_headers()
+            time.sleep(600)
         self.stream(body.get("max_tokens") or 1)
 
     def stream(self, count: int) -> None:

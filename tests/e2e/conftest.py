@@ -82,6 +82,8 @@ class Bench:
             "search": {"seed": 7, "repeats": 0},
             **changes,
         }
+        # So short a replay may end early by chance; what is looked at here needs them whole
+        study["search"] = {"early_stop": "off", **study["search"]}
         path = self.folder / "study.yaml"
         path.write_text(json.dumps({k: v for k, v in study.items() if v is not None}))
         return path
@@ -170,6 +172,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if bench.said.returncode != 5:
             break
     return bench
+
+
+@pytest.fixture(scope="session")
+def bench_in() -> Callable[[Path], Bench]:
+    """Makes a bench in a folder, for studies that several tests look at."""
+    return Bench
 
 
 @pytest.fixture

@@ -109,8 +109,8 @@ def unknown_engine(study: dict[str, Any], folder: Path) -> None:
     study["engine"] = {"kind": "vlm"}
 
 
-def unsupported_engine(study: dict[str, Any], folder: Path) -> None:
-    study["engine"] = {"kind": "sglang"}
+def flag_of_another_engine(study: dict[str, Any], folder: Path) -> None:
+    study["engine"] = {"kind": "sglang", "args": {"max-num-seqs": 8}}
     study["space"] = {"knobs": {"mem-fraction-static": {"type": "float", "values": [0.8, 0.9]}}}
     study["baseline"] = {}
 
@@ -161,7 +161,7 @@ def unknown_key(study: dict[str, Any], folder: Path) -> None:
         (missing_model, ["model", "no such folder"]),
         (small_budget, ["too small for one launch", "hint:"]),
         (unknown_engine, ["vlm", "vllm"]),
-        (unsupported_engine, ["sglang"]),
+        (flag_of_another_engine, ["max-num-seqs", "max-running-requests"]),
         (unknown_space, ["quik", "quick"]),
         (missing_secret, ["NO_SUCH_TOKEN_HERE", "export"]),
         (secret_written_out, ["from_env"]),

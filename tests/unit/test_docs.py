@@ -314,7 +314,7 @@ def test_thresholds_quoted_in_words_are_the_ones_in_the_code() -> None:
     text = page("metrics.md")
     assert "`ttft_share` above 0.7 / below 0.3 / between" in text
     assert "KV usage at 95 % or more" in text
-    assert "by more than 5 %" in page("search.md")
+    assert "by more than 5 %" in page("verdicts.md")
 
 
 # ---- workloads, spaces, the rest
@@ -332,7 +332,7 @@ def test_everything_shipped_is_documented() -> None:
 
 
 def test_every_verdict_script_format_and_event_is_documented() -> None:
-    assert missing(list(get_args(VerdictName)), page("search.md")) == []
+    assert missing(list(get_args(VerdictName)), page("verdicts.md")) == []
     row = re.search(r"^\| `autotune script.*$", page("command-line.md"), re.M)
     assert row is not None
     for name in FORMATS:

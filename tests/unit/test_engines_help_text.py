@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engines.facts import engine_facts
+from autotune.engines.flag_table import flag_table
+from autotune.engines.flags import flag_problem
 from autotune.engines.help_text import EngineHelp, HelpFlag, parse_help
 from autotune.simulator.arguments import serve_help
 
@@ -27,8 +29,16 @@ def flag(listed: EngineHelp, name: str) -> HelpFlag:
 def test_every_flag_of_the_facts_is_in_the_real_help_or_known_to_be_gone() -> None:
     facts = engine_facts("vllm")
     missing = {name for name in facts.flags if VLLM.find(name) is None}
-    assert missing == {name for name in facts.removed if name in facts.flags}
+    assert missing == {name for name in facts.flags if flag_problem(facts, name, "0.32.0")}
     assert len(VLLM.flags) > 300
+
+
+def test_the_help_text_and_the_table_of_a_version_list_the_same_flags() -> None:
+    table = flag_table("vllm", "0.32.0")
+    assert table is not None
+    listed = {flag.name: (flag.kind, flag.several) for flag in VLLM.flags if flag.name != "help"}
+    tabled = {flag.name: (flag.kind, flag.several) for flag in table.help().flags}
+    assert listed == tabled
 
 
 def test_the_kinds_of_the_facts_are_those_of_the_real_help() -> None:

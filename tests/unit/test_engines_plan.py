@@ -9,10 +9,13 @@ import pytest
 
 from autotune.engines import catalog
 from autotune.engines.engine import LaunchTarget
-from autotune.engines.facts import applies, engine_facts, signatures
+from autotune.engines.facts import engine_facts, signatures
+from autotune.engines.flags import flag_problem
+from autotune.engines.launch_params import image_version
 from autotune.engines.plan import Mount
 from autotune.engines.simulated import SimulatedEngine
-from autotune.engines.vllm import VllmEngine, image_version
+from autotune.engines.versions import applies
+from autotune.engines.vllm import VllmEngine
 from autotune.errors import InputError
 from autotune.space.candidate import Candidate
 
@@ -179,10 +182,15 @@ def test_versions_are_compared_as_far_as_they_are_written() -> None:
 
 
 def test_flags_that_a_version_lacks_are_told() -> None:
+    facts = engine_facts("vllm")
     names = ["performance-mode", "max_num_seqs", "task", "brand-new"]
-    assert set(catalog.flag_problems("vllm", names, "0.11.0")) == {"performance-mode"}
-    assert set(catalog.flag_problems("vllm", names, "0.26.0")) == {"task"}
-    assert catalog.flag_problems("vllm", names, None) == {}
+
+    def missing(version: str | None) -> set[str]:
+        return {name for name in names if flag_problem(facts, name, version) is not None}
+
+    assert missing("0.11.0") == {"performance-mode"}
+    assert missing("0.26.0") == {"task"}
+    assert missing(None) == set()
     assert catalog.is_known_flag("simulated", "max_num_seqs")
     assert not catalog.is_known_flag("vllm", "brand-new")
     assert catalog.canonical_flag("vllm", "-tp") == "tensor-parallel-size"

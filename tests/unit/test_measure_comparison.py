@@ -144,7 +144,8 @@ def test_the_verdict_has_exactly_the_keys_of_its_file() -> None:
     data = verdict(CLEAR).to_json()
     assert set(data) == {
         "verdict", "confirmed", "best", "objective", "metric", "key", "baseline_value",
-        "best_value", "search_value", "change", "pairs", "noise", "reason",
+        "best_value", "search_value", "change", "pairs", "noise", "reason", "pareto", "finalists",
+        "nearest",
     }  # fmt: skip
     assert set(data["change"]) == {"ratio", "low", "high"}
     assert set(data["pairs"][0]) == {
@@ -169,6 +170,18 @@ def test_the_interval_of_the_change_is_scipys_on_the_log_scale() -> None:
     assert change is not None
     assert change.low == pytest.approx(math.exp(expected.low), rel=1e-4)
     assert change.high == pytest.approx(math.exp(expected.high), rel=1e-4)
+
+
+def test_equal_changes_on_a_ladder_are_no_certainty_beyond_its_step() -> None:
+    capacity = Objective(metric=METRICS["capacity"], direction="maximize", text="maximize capacity")
+    settings: dict[str, Any] = {
+        "objective": capacity, "baseline": standing(0, 1.0), "best": standing(7, 1.2),
+    }  # fmt: skip
+    one_rung = verdict(pairs(*[(1.0, 1.025)] * 3), **settings)
+    assert one_rung.verdict == "not_distinguishable"
+    assert one_rung.change is not None
+    assert one_rung.change.low == pytest.approx(1.0)
+    assert verdict(pairs(*[(1.0, 1.0506)] * 3), **settings).verdict == "better"
 
 
 def launched(rng: Random, gain: float, count: int, noise: float) -> Verdict:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autotune.search.budget import (
     Budget,
     affordable_repeats,
-    confirm_reserve_s,
+    confirm_reserve,
     expected_launch_s,
     may_confirm,
     may_start,
@@ -68,7 +68,9 @@ def test_a_launch_that_starts_leaves_the_reserve_untouched(
     )  # fmt: skip
     launch_s = expected_launch_s(durations)
     assert launch_s is not None
-    reserve_s = confirm_reserve_s(budget, repeats=repeats, finalists=finalists, launch_s=launch_s)
+    reserve_s = confirm_reserve(
+        budget, repeats=repeats, finalists=finalists, launch_s=launch_s
+    ).time_s
     assert 0 <= reserve_s <= time_s / 2 + 1e-6
     fits = elapsed_s + launch_s + reserve_s <= time_s
     if decision.allowed:

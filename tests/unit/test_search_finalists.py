@@ -34,6 +34,14 @@ def test_ties_go_to_fewer_changes_and_then_to_the_earlier_trial() -> None:
     assert choose(field, BASELINE, direction="minimize", count=3) == (2, 3, 1)
 
 
+def test_what_keeps_the_limits_for_certain_comes_before_better_values_in_doubt() -> None:
+    doubtful = Contender(trial=1, value=0.5, feasible=True, changes=1, certain=False)
+    field = [doubtful, contender(2, 0.8), contender(3, 0.9)]
+    assert choose(field, BASELINE, direction="minimize", count=2) == (2, 3)
+    assert choose(field, BASELINE, direction="minimize", count=3) == (2, 3, 1)
+    assert choose([doubtful], BASELINE, direction="minimize", count=2) == (1,)
+
+
 def test_launches_are_interleaved_and_swap_sides() -> None:
     order = [(launch.trial, launch.pair) for launch in launch_order(0, [7], 3)]
     assert order == [(0, 0), (7, 0), (7, 1), (0, 1), (0, 2), (7, 2)]

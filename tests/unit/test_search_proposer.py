@@ -6,6 +6,7 @@ import math
 import sqlite3
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -15,8 +16,16 @@ import pytest
 
 from autotune.engines.engine import Diagnosis
 from autotune.measure.measurement import Measurement, Validity
-from autotune.measure.outcome import Infeasible, Measured, Score, Unmeasurable
-from autotune.search import optuna_proposer
+from autotune.measure.outcome import (
+    CANNOT_BEAT_BEST,
+    EarlyEnd,
+    Infeasible,
+    Measured,
+    Outcome,
+    Score,
+    Unmeasurable,
+)
+from autotune.search import optuna_copy
 from autotune.search.optuna_proposer import OptunaProposer
 from autotune.search.proposer import Known
 from autotune.space.candidate import Candidate
@@ -29,7 +38,7 @@ LIMITS = tuple(
     Constraint(metric=METRICS[name], op="<=", value=1.0, relative=False, text=f"{name} <= 1s")
     for name in ("tpot_p95", "e2e_p95")
 )
-NAMES = ("launch", "rule", *(limit.text for limit in LIMITS))
+NAMES = ("launch", "rule", "cannot_beat_best", *(limit.text for limit in LIMITS))
 SMOOTH = load_space(
     {
         "knobs": {
@@ -71,7 +80,7 @@ def stored(path: Path) -> list[optuna.trial.FrozenTrial]:
 def test_outcomes_become_states_and_every_trial_has_every_constraint(tmp_path: Path) -> None:
     path = tmp_path / "optuna.db"
     search = proposer(storage_path=path)
-    outcomes = [
+    outcomes: list[Outcome] = [
         measured(0.5, -0.2, 3.0), CRASH, Unmeasurable(reason="measurement_invalid", message=""),
         measured(None), measured(math.nan), measured(math.inf),
     ]  # fmt: skip
@@ -98,6 +107,49 @@ def test_a_candidate_that_served_badly_ranks_before_one_that_did_not_start(tmp_p
         search.tell(proposal, outcome)
     served, crashed = (sum(max(0, v) for v in trial.constraints.values()) for trial in stored(path))
     assert served < crashed
+
+
+def ended_early(key: str, violation: float) -> Infeasible:
+    end = EarlyEnd(
+        rule="limit_out_of_reach", target=key, key=key, limit=1.0, best=1.1, seen=1.0 + violation,
+        violation=violation, planned=100, ended=9, over=6, needed=6, at_s=2.0, last_due_s=20.0,
+        saved_s=19.0,
+    )  # fmt: skip
+    return Infeasible(diagnosis=CRASH.diagnosis, stopped=end)
+
+
+def test_of_a_replay_that_was_ended_early_only_what_is_certain_is_learned(tmp_path: Path) -> None:
+    path = tmp_path / "optuna.db"
+    search, resumed = proposer(storage_path=path), tmp_path / "resumed.db"
+    known = []
+    for outcome in (ended_early(LIMITS[0].text, 3.0), ended_early(CANNOT_BEAT_BEST, 1.0)):
+        proposal = search.ask()
+        assert proposal is not None
+        search.tell(proposal, outcome)
+        known.append(
+            Known(candidate=proposal.candidate, values=None, violations=outcome.violations,
+                  infeasible_reason="limit_out_of_reach")
+        )  # fmt: skip
+    proposer(storage_path=resumed).seed(known)
+    for place in (path, resumed):
+        limit, dominated = stored(place)
+        assert {trial.state.name for trial in (limit, dominated)} == {"PRUNED"}
+        assert limit.values is None
+        assert dominated.values is None
+        assert {k: v for k, v in limit.constraints.items() if v} == {LIMITS[0].text: 0.75}
+        assert {k: v for k, v in dominated.constraints.items() if v} == {CANNOT_BEAT_BEST: 0.5}
+
+
+def test_the_search_learns_the_cautious_violations(tmp_path: Path) -> None:
+    path = tmp_path / "optuna.db"
+    search = proposer(storage_path=path)
+    proposal = search.ask()
+    assert proposal is not None
+    found = measured(0.5, -0.2, -0.3)
+    doubtful = replace(found.score, cautious={LIMITS[0].text: 1.0})
+    search.tell(proposal, replace(found, score=doubtful))
+    constraints = stored(path)[0].constraints
+    assert (constraints[LIMITS[0].text], constraints[LIMITS[1].text]) == (0.5, -0.3)
 
 
 def test_the_baseline_joins_the_model_only_if_the_grids_hold_it(tmp_path: Path) -> None:
@@ -144,7 +196,7 @@ def test_an_old_copy_is_replaced_and_rebuilt_from_what_is_known(tmp_path: Path) 
 def test_a_locked_copy_loses_nothing_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optuna_proposer, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(optuna_copy, "BUSY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between optuna's own attempts
     path = tmp_path / "optuna.db"
     search = proposer(storage_path=path)

@@ -143,7 +143,8 @@ def test_the_worked_example_is_shown_word_for_word(write: Write) -> None:
          (19, 1, "unknown key here; it belongs under `search`")),
         ("budget: {time", "budget: {tiem", (17, 10, "unknown key; nearest: time")),
         ("kind: vllm", "kind: vlm",
-         (4, 9, "expected `vllm`, `simulated`, `generic` or `sglang`; nearest: vllm")),
+         (4, 9, "expected `vllm`, `sglang`, `simulated`, `simulated-sglang` or `generic`; "
+                "nearest: vllm")),
         ("kind: vllm", "kind: [vllm, sglang]",
          (4, 9, "one study across engines is not available in this version; name one")),
         ("trials: 40", 'trials: "40"', (17, 28, "text; expected a whole number")),
@@ -164,8 +165,10 @@ def test_the_worked_example_is_shown_word_for_word(write: Write) -> None:
         ("traces/prod", "traces/pord",
          (12, 18, "no such file, here or among the shipped workloads")),
         ("path: traces/prod.jsonl", "path: traces", (12, 18, "a folder, not a workload file")),
-        ("objective: minimize ttft_p95", "objective: maximize capacity",
-         (13, 21, "capacity search is not available in this version")),
+        ("objective: minimize ttft_p95", "objective: [ttft_p95, maximize capacity]",
+         (13, 23, "is found at a rate of its own: no objective beside it")),
+        ("minimize ttft_p95\nconstraints:", "maximize capacity\nconstrains:",
+         (13, 12, "needs a limit to hold, such as `constraints: ttft_p95 <= 500ms`")),
         ("objective: minimize ttft_p95", "objective: [ttft_p95, minimize ttft_p95]",
          (13, 23, "the same as an earlier one: minimize ttft_p95")),
         ("objective: minimize ttft_p95", "objective: []", (13, 12, "expected at least 1 of them")),
@@ -266,6 +269,14 @@ def test_flags_alone_make_a_study(write: Write, monkeypatch: pytest.MonkeyPatch)
     ) == ("Some-Model", "quick", "minimize e2e_p95")
     assert study.document is None
     assert (study.origins["constraints"], study.origins["objective"]) == ("flag", "default")
+
+
+def test_several_objectives_are_given_several_finalists(write: Write) -> None:
+    assert load_study(write(GOOD)).spec.search.finalists == 3
+    text = GOOD.replace(", finalists: 3", "")
+    assert load_study(write(text)).spec.search.finalists == 1
+    several = text.replace("minimize ttft_p95", "[ttft_p95, tpot_p95]")
+    assert load_study(write(several)).spec.search.finalists == 3
 
 
 def test_faults_in_flags_are_shown_on_the_command_line() -> None:

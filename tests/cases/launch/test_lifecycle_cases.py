@@ -31,7 +31,7 @@ FAKE = Path(__file__).parents[2] / "doubles" / "fake_server.py"
 
 def plan(*words: str, **fields: object) -> LaunchPlan:
     argv = (sys.executable, str(FAKE), "--host", HOST, "--port", PORT, *words)
-    return LaunchPlan(engine="fake", launcher="process", model="fake/model", argv=argv, **fields)
+    return LaunchPlan(engine="generic", launcher="process", model="fake/model", argv=argv, **fields)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from autotune.clock import StopSignal, SystemClock
-from autotune.study.measuring import Measurer, MeasureSettings
+from autotune.study.measurer import Measurer
+from autotune.study.measuring import MeasureSettings
 from autotune.workload.trace import Request, Trace
 
 from .conftest import Script, ScriptedServer, good_answer

@@ -23,7 +23,7 @@ def process_plan() -> PlanMaker:
     def make(*words: str, **fields: object) -> LaunchPlan:
         argv = (sys.executable, str(FAKE), "--host", HOST, "--port", PORT, *words)
         return LaunchPlan(
-            engine="fake", launcher="process", model="fake/model", argv=argv, **fields
+            engine="generic", launcher="process", model="fake/model", argv=argv, **fields
         )
 
     return make
@@ -57,7 +57,7 @@ def docker_plan(host_image: tuple[Mount, ...], process_plan: PlanMaker) -> PlanM
         plan = process_plan(*words)
         more = {"gpus": (), "mounts": host_image, "image": IMAGE, **fields}
         return LaunchPlan(
-            engine="fake", launcher="docker", model=plan.model, argv=plan.argv, **more
+            engine="generic", launcher="docker", model=plan.model, argv=plan.argv, **more
         )
 
     return make

@@ -288,7 +288,7 @@ class TestProcessLauncher(LaunchingContract):
         server.stop()
 
     def test_a_missing_program_is_named(self, launcher: Launcher) -> None:
-        plan = LaunchPlan(engine="x", launcher="process", argv=("no-such-program",), model="m")
+        plan = LaunchPlan(engine="generic", launcher="process", argv=("no-such-program",), model="m")
         with pytest.raises(InputError, match="no-such-program"):
             launcher.check(plan)
 
@@ -383,7 +383,7 @@ class TestAttachLauncher(LauncherContract):
     def plan(self, running: RunningServer) -> PlanMaker:
         def make(**fields: object) -> LaunchPlan:
             words = {"url": running.url, "model": "fake/model", **fields}
-            return LaunchPlan(engine="fake", launcher="attach", argv=(), **words)
+            return LaunchPlan(engine="generic", launcher="attach", argv=(), **words)
 
         return make
 
@@ -422,4 +422,4 @@ class TestAttachLauncher(LauncherContract):
 
     def test_a_plan_without_address_is_an_input_error(self, launcher: Launcher) -> None:
         with pytest.raises(InputError, match="address of a running server"):
-            launcher.check(LaunchPlan(engine="x", launcher="attach", argv=(), model="m"))
+            launcher.check(LaunchPlan(engine="generic", launcher="attach", argv=(), model="m"))

@@ -84,11 +84,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     servers: list[Server] = []
 
     def _start(
-        *flags: str, ready: bool = True, env: dict[str, str] | None = None, port: int | None = None
-    ) -> Server:
+        *flags: str, ready: bool = True, env: dict[str, str] | None = None, port: int | None = None,
+        command: tuple[str, ...] = ("serve", "tiny"),
+    ) -> Server:  # fmt: skip
         log = tmp_path / f"server-{len(servers)}.log"
         port = port or free_port()
-        words = [sys.executable, "-m", "autotune.simulator", "serve", "tiny", "--port", str(port)]
+        words = [sys.executable, "-m", "autotune.simulator", *command, "--port", str(port)]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [*words, *flags],

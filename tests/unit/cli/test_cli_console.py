@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from autotune.cli import app
 from autotune.cli.console import result, result_json, show_error
-from autotune.cli.planning import first_launch, launches_that_fit, plan_json, plan_text
+from autotune.cli.estimates import fit_of, fit_words
+from autotune.cli.planning import first_launch, plan_json, plan_text
 from autotune.cli.signals import FIRST, SECOND, stop_on_signals
 from autotune.cli.tuning import made, new_directory, refuse_taken
 from autotune.clock import StopSignal, SystemClock, VirtualClock
@@ -221,17 +223,16 @@ def test_first_launch_can_be_typed_and_shows_no_secret(
 
 def test_plan_as_json_is_strict_and_complete(study: PreparedStudy, opened: OpenedStudy) -> None:
     data = json.loads(json.dumps(plan_json(study, opened.study.origins), allow_nan=False))
-    assert data["launches"] == {"search": 20, "confirm": 4}
+    assert data["launches"] == {"search": 20, "confirm": 4, "extra": 0}
     assert data["first_launch"]["secrets"] == {"HF_TOKEN": "MY_TOKEN"}
     assert data["workload"]["requests"] == 15
 
 
 def test_launches_that_fit_are_bounded_by_time_and_trials(study: PreparedStudy) -> None:
-    def fit(**budget: Any) -> tuple[int | None, int | None]:
+    def fit(**budget: Any) -> tuple[int | None, int]:
         spec = study.spec.model_copy(update={"budget": study.spec.budget.model_copy(update=budget)})
-        from dataclasses import replace
-
-        return launches_that_fit(replace(study, spec=spec))
+        found = fit_of(replace(study, spec=spec))
+        return found.search, found.confirm
 
     assert fit(time=None, trials=None) == (None, 4)
     assert fit(time=None, trials=7) == (7, 4)
@@ -239,3 +240,26 @@ def test_launches_that_fit_are_bounded_by_time_and_trials(study: PreparedStudy) 
     assert searched is not None
     assert 1 <= searched < 10
     assert confirm == 4
+
+
+def test_plan_tells_what_several_slots_and_gpu_hours_hold(study: PreparedStudy) -> None:
+    search = study.spec.search.model_copy(update={"repeats": 3})
+    spec = study.spec.model_copy(update={"search": search})
+    one = fit_of(replace(study, spec=spec))
+    four = fit_of(replace(study, spec=spec, slots=(None,) * 4))
+    assert (one.search, one.confirm, one.extra) == (four.search, four.confirm, four.extra)
+    assert one.total_s is not None
+    assert four.total_s is not None
+    assert four.total_s < one.total_s / 3
+    assert four.gpu_hours == pytest.approx(one.gpu_hours)
+    assert "4 at a time" in fit_words(four, has_gpus=True)
+    assert "4 more if the verdict stays open" in fit_words(four, has_gpus=True)
+    tight = spec.model_copy(
+        update={"budget": study.spec.budget.model_copy(update={"gpu_hours": 0.05})}
+    )
+    few = fit_of(replace(study, spec=tight))
+    assert few.search is not None
+    assert few.search < 20
+    assert few.gpu_hours is not None
+    assert few.gpu_hours <= 0.05
+    assert "GPU-hours" in fit_words(few, has_gpus=True)

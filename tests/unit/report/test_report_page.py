@@ -339,7 +339,7 @@ def test_the_page_is_written_atomically_and_leaves_nothing_beside_it(study: Make
     before = {path.name for path in made.path.iterdir()}
     build_report(made.path)
     build_report(made.path)
-    assert {path.name for path in made.path.iterdir()} == before | {"report.html"}
+    assert {path.name for path in made.path.iterdir()} == before | {"report.html", "report.json"}
 
 
 def test_the_page_is_small(page_of: Make) -> None:

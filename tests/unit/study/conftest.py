@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,22 @@ from autotune.clock import StopSignal, VirtualClock
 from autotune.engines.engine import Diagnosis
 from autotune.errors import EnvironmentFault, Interrupted
 from autotune.measure.measurement import Measurement, Validity
-from autotune.measure.outcome import Infeasible, Measured, Outcome, Stopped, Unmeasurable
+from autotune.measure.outcome import (
+    Infeasible,
+    Measured,
+    Outcome,
+    Score,
+    Stopped,
+    Unmeasurable,
+)
 from autotune.measure.scoring import score
 from autotune.search.proposer import Known, Proposal
 from autotune.space.candidate import Candidate
 from autotune.space.study_space import open_study
 from autotune.study.directory import StudyDirectory, write_json
 from autotune.study.events import Event
+from autotune.study.executor import Finished
 from autotune.study.prepare import PreparedStudy, prepare
-from autotune.study.record import TrialRecord
 from autotune.study.runner import StudyEnd, StudyRunner
 from autotune.study.snapshot import write_snapshot
 from autotune.study.stream import EventStream
@@ -73,19 +81,37 @@ Script = Callable[[TrialTask], Measurement | Outcome | BaseException]
 
 
 class ScriptedExecutor:
-    """Ends each trial as the script says; ten virtual seconds each; files as a real trial."""
+    """Ends each trial as the script says, after ten virtual seconds; files as a real trial. As many
+    run at the same time as the study has slots.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
+        self._running: list[tuple[float, int, float, TrialTask]] = []
 
-    def run(self, task: TrialTask) -> tuple[TrialRecord, Outcome]:
+    @property
+    def slots(self) -> int:
+        return len(self._lab.study.slots)
+
+    def submit(self, task: TrialTask) -> None:
         lab = self._lab
-        lab.stop.check()
-        lab.tasks.append(task)
-        folder = lab.directory.open_trial(task.number)
+        assert task.slot not in {running[3].slot for running in self._running}
         start_s = 0.0 if lab.start_s is None else lab.start_s(task)
-        lab.clock.sleep(start_s + lab.launch_s)
-        what = lab.script(task)
+        end_s = lab.clock.monotonic() + start_s + lab.launch_s
+        heapq.heappush(self._running, (end_s, task.number, start_s, task))
+        lab.most_at_once = max(lab.most_at_once, len(self._running))
+        if not lab.stop.requested:
+            lab.tasks.append(task)
+            lab.directory.open_trial(task.number)
+
+    def wait(self) -> Finished:
+        lab = self._lab
+        end_s, _, start_s, task = heapq.heappop(self._running)
+        folder = lab.directory.trials / f"{task.number:04d}.partial"
+        if not folder.exists():
+            raise Interrupted(message="stopped by the user")
+        lab.clock.sleep(end_s - lab.clock.monotonic())
+        what = Interrupted(message="stopped") if lab.stop.requested else lab.script(task)
         error: BaseException | None = None
         if isinstance(what, Measurement):
             verdict = score(
@@ -97,7 +123,7 @@ class ScriptedExecutor:
             outcome: Outcome = (
                 verdict
                 if isinstance(verdict, Infeasible | Unmeasurable)
-                else Measured(measurement=what, score=verdict)
+                else Measured(measurement=what, score=verdict, repeats=lab.repeats(task))
             )
             write_json(folder / "measurement.json", what.to_json())
         elif isinstance(what, Interrupted):
@@ -115,7 +141,7 @@ class ScriptedExecutor:
         lab.directory.close_trial(folder, record)
         if error is not None:
             raise error
-        return record, outcome
+        return Finished(task=task, record=record, outcome=outcome)
 
 
 class ListProposer:
@@ -152,6 +178,9 @@ class Lab:
     fit: Any = None
     tasks: list[TrialTask] = field(default_factory=list)
     heard: list[Event] = field(default_factory=list)
+    repeated: Sequence[float] = ()
+    most_at_once: int = 0
+    reasons: Mapping[Candidate, str] = field(default_factory=dict)
     proposer: ListProposer | None = None
     study: PreparedStudy = field(init=False)
     directory: StudyDirectory = field(init=False)
@@ -171,8 +200,9 @@ class Lab:
             "objective": "minimize ttft_p95",
             "constraints": ["success_rate >= 0.9"],
             "budget": {"trials": 4},
-            "search": {"seed": 1, "repeats": 0},
             **changes,
+            # A study's own repeats would stand between the trials that a test is about
+            "search": {"baseline_repeats": 0, **changes.get("search", {"seed": 1, "repeats": 0})},
         }
         path = self.folder / "study.yaml"
         path.write_text(json.dumps(content))
@@ -193,13 +223,20 @@ class Lab:
         return StudyRunner(
             self.study,
             self.directory,
-            ScriptedExecutor(self),  # type: ignore[arg-type]
+            ScriptedExecutor(self),
             self.proposer,
             events,
             clock=self.clock,
             stop=self.stop,
             fit=self.fit,
+            reasons=self.reasons,
         ).run()
+
+    def repeats(self, task: TrialTask) -> tuple[Score, ...]:
+        """What further measurements of the launch give: `repeated`, by the first objective."""
+        text = self.study.spec.objective[0].text
+        values = self.repeated[: task.repeats]
+        return tuple(Score(values={text: value}, violations={}, limits={}) for value in values)
 
     def states(self) -> list[str]:
         return [f"{r.role} {r.state}" for r in self.directory.records()]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from autotune.replay.calibration import ClientPlan
 from autotune.study import client
 from autotune.study.client import SPAN_S, expected_chunks_per_s, stronger
-from autotune.study.measuring import sequence_cap
+from autotune.study.facts import sequence_cap
 from autotune.workload.trace import Request
 
 

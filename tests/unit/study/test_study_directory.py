@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import InputError
 from autotune.study.directory import StudyDirectory, read_json, write_json, write_text
+from autotune.study.events import wall_seconds
 from autotune.study.record import TrialRecord
 
 HOLD = """
@@ -175,3 +176,12 @@ def test_records_come_back_from_their_json(record: TrialRecord) -> None:
 def test_records_of_newer_versions_can_be_read() -> None:
     data = record(3).to_json() | {"invented_later": 1}
     assert TrialRecord.from_json(data) == record(3)
+
+
+def test_runs_of_a_study_take_as_long_as_each_to_its_last_event() -> None:
+    moments = [
+        ("note", 0.1), ("study_started", 0.2), ("trial_finished", 9.0), ("note", 8.0),
+        ("study_started", 0.1), ("phase", 4.0),
+    ]  # fmt: skip
+    assert wall_seconds(moments) == pytest.approx(13.1)
+    assert wall_seconds([]) == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,12 @@ def test_without_a_list_the_version_table_decides() -> None:
     )
     assert [knob.name for knob in space.knobs] == ["brand-new"]
     assert "has no flag `--swap-space`" in notes[0]
-    assert by_table.notes == ["flags were not checked"]
+    assert by_table.notes == [
+        "flags were not checked; the flag table of vllm 0.26.0 was used instead"
+    ]
+    asked_for = replace(by_table, reading=None)
+    _, notes = asked_for.fit_space(load_space({"knobs": {"brand-new": [1, 2]}}))
+    assert "has no flag `--brand-new`" in notes[0]
 
 
 def vllm_study(lab: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:

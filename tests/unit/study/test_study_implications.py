@@ -285,7 +285,7 @@ def test_it_is_known_again_after_a_resume(lab: Any, make: Any) -> None:
 def test_a_space_of_which_all_is_refused_ends_the_search(
     lab: Any, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.study.runner.REFUSED_IN_A_ROW", 3)
+    monkeypatch.setattr("autotune.study.search_act.REFUSED_IN_A_ROW", 3)
     lab.script = by_width(make)
     end = lab.prepare(budget={"trials": 40}).runs(*[make.candidate(n) for n in range(16, 40)])
     assert len(lab.tasks) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from autotune.clock import StopSignal, VirtualClock
 from autotune.study.directory import write_json
 from autotune.study.phases import PhaseClock, phase_history
@@ -92,3 +94,30 @@ def test_resumed_run_expects_of_a_phase_what_it_took_before(lab: Any, make: Any)
 def test_stop_signal_is_not_needed_to_take_over(lab: Any) -> None:
     lab.stop = StopSignal()
     assert take_over(lab.prepare().study, lab.directory) == []
+
+
+def test_e04_a_run_that_was_killed_in_trial_five_goes_on_as_if_it_had_been_stopped(
+    lab: Any, make: Any
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    lab.script = lambda task: Killed() if task.number == 5 else make.served(0.1)
+    every = [make.candidate(n) for n in range(16, 30)]
+    with pytest.raises(Killed):
+        lab.prepare(budget={"trials": 8}).runs(*every)
+    assert [number for number, _ in lab.directory.partial_trials()] == [5]
+    again = lab.tasks[-1].candidate
+    EventStream(lab.clock, lab.directory).emit(
+        "trial_started", trial=5, role="search", params=dict(again.params), changed={}
+    )
+
+    lab.script = lambda task: make.served(0.1)
+    take_over(lab.study, lab.directory)
+    end = lab.runs(*every)
+    records = lab.directory.records()
+    assert [r.number for r in records] == list(range(9))
+    assert [r.number for r in records if r.state == "interrupted"] == [5]
+    assert [r.number for r in records if r.candidate == again] == [5, 6]  # tried again, once
+    assert sum(r.state == "measured" for r in records) == 8  # the budget counts what finished
+    assert end.error is None

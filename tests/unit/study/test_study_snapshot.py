@@ -12,7 +12,7 @@ import pytest
 from autotune.clock import StopSignal, VirtualClock
 from autotune.errors import InputError
 from autotune.study.directory import StudyDirectory
-from autotune.study.measuring import Measurer
+from autotune.study.measurer import Measurer
 from autotune.study.prepare import PreparedStudy
 from autotune.study.snapshot import read_snapshot
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from autotune.engines.engine import LaunchTarget
 from autotune.errors import InputError
 from autotune.space.candidate import Candidate
+from autotune.study.target import Baseline, with_shell
 
 COMMAND = (
     "vllm serve sim --max-num-seqs 16 --enforce-eager --max-model-len 2048 --host 0.0.0.0 --port 80"
@@ -130,3 +132,25 @@ def test_real_engine_is_started_as_the_pasted_command_does(lab: Any) -> None:
         engine={"kind": "vllm"}, space=space, baseline="/opt/x/bin/vllm serve sim -tp 1"
     ).study
     assert study.baseline_plan().argv[:2] == ("/opt/x/bin/vllm", "serve")
+
+
+def test_variables_of_the_shell_that_shape_a_launch_are_part_of_the_plan() -> None:
+    shell = {
+        "VLLM_USE_V1": "1", "OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/root",
+        "HF_TOKEN": "hf_abcdefghijklmnop", "HF_HOME": "/from/the/shell", "LANG": "C",
+    }  # fmt: skip
+    target = LaunchTarget(model="m", launcher="process", gpus=("1",), env={"HF_HOME": "/own"})
+    found = with_shell(Baseline(candidate=Candidate({}), target=target), "vllm", shell)
+    assert dict(found.target.env) == {"HF_HOME": "/own", "OMP_NUM_THREADS": "4", "VLLM_USE_V1": "1"}
+    assert dict(found.target.secrets) == {"HF_TOKEN": "HF_TOKEN"}
+    (note,) = found.notes
+    assert "VLLM_USE_V1=1" in note
+    assert "HF_TOKEN" in note
+    assert "hf_abcdefghijklmnop" not in note
+
+
+@pytest.mark.parametrize(("engine", "launcher"), [("vllm", "docker"), ("simulated", "process")])
+def test_what_inherits_no_shell_gets_nothing_of_it(engine: str, launcher: Any) -> None:
+    target = LaunchTarget(model="m", launcher=launcher, image="i")
+    baseline = Baseline(candidate=Candidate({}), target=target)
+    assert with_shell(baseline, engine, {"VLLM_USE_V1": "1"}) is baseline

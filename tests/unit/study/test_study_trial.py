@@ -311,6 +311,7 @@ class Broken:
 
     failure = "http_5xx"
     measured = True
+    broken_off = False
 
 
 class Cut:

@@ -1,0 +1,164 @@
+"""How much a launch is worth: expected improvement times the chance that it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from autotune.search.targets import Limits, Target
+
+if TYPE_CHECKING:
+    from autotune.search.guided_model import Belief
+
+Array = np.ndarray[Any, Any]
+
+TIE = 1e-5
+"""A knob that stays as it is today is worth so much of the log of the first objective."""
+FORESEEN = 0.3
+LAST = 1e-9
+"""A launch that serves with a smaller chance than the first is worth so much of its gain: it comes
+when nothing else is left."""
+DRAWS = 64
+"""Draws per candidate where several objectives are weighed against each other."""
+SURE_SHARE = 0.25
+"""Without anything feasible so far, a launch has to beat what so large a share would reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appraisal:
+    """Candidates in the order given. `gain`: expected improvement of the first objective's log;
+    `holds`: chance that all limits hold; `serves`: chance that the launch does. `score`: their
+    product.
+    """
+
+    beliefs: Mapping[str, Belief]
+    gain: Array
+    holds: Array
+    serves: Array
+    score: Array
+    incumbent: float | None
+
+    def best(self, changes: Array) -> int:
+        """The most valuable candidate; of equals the one with the fewest changes."""
+        return int(np.argmax(self.score - TIE * self.score.max(initial=0.0) * changes))
+
+    def words(self, targets: Sequence[Target], limits: Limits) -> str:
+        """Why the first candidate is launched."""
+        target = targets[0]
+        belief = self.beliefs[target.name]
+        mean, spread = float(belief.mean[0]), float(np.sqrt(belief.variance[0]))
+        value = target.value(mean, None)
+        parts = [f"{target.name.split()[-1]} {value:.4g} expected, to {np.expm1(spread):.0%}"]
+        if self.incumbent is not None and len([t for t in targets if t.objective]) == 1:
+            better = (
+                np.expm1(self.incumbent - mean)
+                if target.sign < 0
+                else -np.expm1(mean - self.incumbent)
+            )
+            side = "better" if better >= 0 else "worse"
+            parts.append(f"{abs(better):.0%} {side} than the best so far")
+        if float(self.holds[0]) < 0.995:
+            parts.append(f"limits hold with a chance of {float(self.holds[0]):.0%}")
+        if float(self.serves[0]) < 0.9:
+            parts.append(f"serves with a chance of {float(self.serves[0]):.0%}")
+        return "; ".join(parts)
+
+
+def appraise(
+    targets: Sequence[Target],
+    beliefs: Mapping[str, Belief],
+    tried: Mapping[str, Belief],
+    serves: Array,
+    *,
+    seed: int,
+) -> Appraisal:
+    """Judge candidates. `beliefs` of them, `tried`: of those that were launched and served;
+    `serves`: the chance that a launch serves. `seed` of the weights of several objectives.
+    """
+    objectives = [t for t in targets if t.objective]
+    limits = [t for t in targets if not t.objective and t.name in beliefs]
+    holds = _holds(limits, beliefs, len(serves))
+    kept = _holds(limits, tried, None) if tried else np.zeros(0)
+    if len(objectives) == 1:
+        name = objectives[0].name
+        incumbent = _incumbent(tried[name].mean, kept) if tried else None
+        gain = _improvement(beliefs[name], holds, incumbent)
+    else:
+        incumbent = None
+        gain = _weighed(objectives, beliefs, tried, kept, seed)
+    score = gain * holds * serves * np.where(serves < FORESEEN, LAST, 1.0)
+    if not score.max(initial=0.0) > 0:
+        score = holds * serves * 1e-12
+    return Appraisal(beliefs, gain, holds, serves, score, incumbent)
+
+
+def _holds(limits: Sequence[Target], beliefs: Mapping[str, Belief], count: int | None) -> Array:
+    """The chance that all limits hold."""
+    if count is None:
+        count = len(next(iter(beliefs.values())).mean)
+    chance = np.ones(count)
+    for limit in limits:
+        belief = beliefs[limit.name]
+        # Near the limit the measurement decides as much as the truth
+        spread = np.sqrt(belief.variance + belief.noise / 2)
+        chance = chance * ndtr(-belief.mean / spread)
+    return chance
+
+
+def _incumbent(mean: Array, kept: Array) -> float | None:
+    """The best objective among what most likely keeps the limits."""
+    good = kept >= 0.5
+    return float(mean[good].min()) if good.any() else None
+
+
+def _improvement(belief: Belief, holds: Array, incumbent: float | None) -> Array:
+    """Expected improvement. Without an incumbent, over what is easily reached."""
+    spread = np.sqrt(belief.variance)
+    if incumbent is None:
+        sure = belief.mean[holds >= np.quantile(holds, 1 - SURE_SHARE)]
+        incumbent = float(np.max(sure)) + 0.05
+    better = (incumbent - belief.mean) / spread
+    density = np.exp(-0.5 * better**2) / np.sqrt(2 * np.pi)
+    gain: Array = np.maximum(spread * (better * ndtr(better) + density), 0.0)
+    return gain
+
+
+def _weighed(
+    objectives: Sequence[Target],
+    beliefs: Mapping[str, Belief],
+    tried: Mapping[str, Belief],
+    kept: Array,
+    seed: int,
+) -> Array:
+    """Expected improvement of the largest weighted distance to the best corner, under weights drawn
+    anew for each launch (ParEGO: Knowles 2006), by draws from the beliefs.
+    """
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(len(objectives)))
+    good = kept >= 0.5
+    names = [target.name for target in objectives]
+    corner = [
+        min([float(beliefs[n].mean.min()), *([float(tried[n].mean.min())] if tried else [])])
+        for n in names
+    ]
+
+    def cost(values: Sequence[Array]) -> Array:
+        parts = np.array([w * (v - c) for w, v, c in zip(weights, values, corner, strict=True)])
+        total: Array = parts.max(axis=0) + 0.05 * parts.sum(axis=0)
+        return total
+
+    usual = cost([beliefs[n].mean for n in names])
+    best = float(usual.max())
+    if good.any():
+        best = float(cost([tried[n].mean[good] for n in names]).min())
+    draws = [
+        beliefs[n].mean[None, :]
+        + np.sqrt(beliefs[n].variance)[None, :] * rng.standard_normal((DRAWS, len(usual)))
+        for n in names
+    ]
+    gain: Array = np.maximum(best - cost(draws), 0.0).mean(axis=0)
+    return gain

@@ -1,0 +1,175 @@
+"""What is believed of every candidate: predictions, corrected by all that was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autotune.search.candidate_pool import CandidatePool
+from autotune.search.choices import Choices
+from autotune.search.forecast import Forecast, Prediction
+from autotune.search.residuals import MOST_KNOWN, Array, Grid, Residuals, Rows, pull_matrix
+from autotune.search.targets import Limits, Seen, Target
+
+BEHAVIOUR = ("ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "capacity")
+"""Predicted metrics by which candidates are alike, beside those of the targets."""
+_NOTHING = Prediction(metrics={})
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """A target at some candidates: mean and variance of the quantity, and of a measurement."""
+
+    mean: Array
+    variance: Array
+    noise: Array
+
+
+class GuidedModel:
+    """Predictions for the places of a pool and the residuals of launches."""
+
+    def __init__(
+        self, targets: Sequence[Target], limits: Limits, pool: CandidatePool, choices: Choices,
+        forecast: Forecast,
+    ) -> None:  # fmt: skip
+        self._targets = tuple(targets)
+        self._limits = limits
+        self._pool = pool
+        self._forecast = forecast
+        self._names = tuple(sorted({name for i in pool.indices for name in i}))
+        self._grid = Grid(
+            counts=tuple(choices.count(name) for name in self._names),
+            ordered=tuple(choices.is_ordered(name) for name in self._names),
+            understood=tuple(forecast.understands(name) for name in self._names),
+        )
+        self._keys = tuple(dict.fromkeys([*(t.key for t in targets), *BEHAVIOUR]))
+        self._seen: list[tuple[int, Mapping[str, Seen]]] = []
+        self._predictions: dict[int, Prediction] = {}
+        self._exact: set[int] = set()
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The knobs whose effects are learned from launches only."""
+        known = self._grid.understood
+        return frozenset(n for n, yes in zip(self._names, known, strict=True) if not yes)
+
+    @property
+    def measured(self) -> frozenset[int]:
+        """The places whose launches gave a value of the first objective."""
+        name = self._targets[0].name
+        return frozenset(p for p, s in self._seen if name in s and not s[name].extra)
+
+    def learn(self, place: int, seen: Mapping[str, Seen]) -> None:
+        """Take over what a launch of the candidate at `place` said of the targets."""
+        if seen:
+            self._seen.append((place, seen))
+
+    def outdated(self) -> None:
+        """The forecast has learned: what it said before is rough now."""
+        self._predictions.clear()
+        self._exact.clear()
+
+    def prediction(self, place: int) -> Prediction:
+        """The forecast's own word on a candidate, without residuals."""
+        if place not in self._exact:
+            found = self._forecast.predict(self._pool.candidates[place])
+            self._predictions[place] = found or _NOTHING
+            self._exact.add(place)
+        return self._predictions[place]
+
+    def sketch(self, places: Sequence[int]) -> dict[str, Belief]:
+        """Every target at these candidates, from rough predictions: the first are the best."""
+        new = [place for place in places if place not in self._predictions]
+        found = self._forecast.sketch([self._pool.candidates[place] for place in new])
+        self._predictions |= {p: f or _NOTHING for p, f in zip(new, found, strict=True)}
+        return self._beliefs(places, ())
+
+    def beliefs(self, places: Sequence[int], *, pending: Sequence[int] = ()) -> dict[str, Belief]:
+        """Every target at these candidates. `pending` launches are taken to end as expected."""
+        for place in places:
+            self.prediction(place)
+        return self._beliefs(places, pending)
+
+    def _beliefs(self, places: Sequence[int], pending: Sequence[int]) -> dict[str, Belief]:
+        for place in (*(place for place, _ in self._seen), *pending):
+            self.prediction(place)
+        return {t.name: self._belief(t, places, pending) for t in self._targets if not t.rare}
+
+    def expected(self, place: int, beliefs: Mapping[str, Belief]) -> dict[str, float]:
+        """Metric key -> expected value in base units, for one candidate at row 0 of `beliefs`:
+        those of the targets with what launches taught, others as predicted.
+        """
+        found = dict(self.prediction(place).metrics)
+        for target in self._targets:
+            belief = beliefs.get(target.name)
+            limit = None if target.objective else self._limits[target.name]
+            if belief is not None and (target.objective or limit is not None):
+                found[target.key] = target.value(float(belief.mean[0]), limit)
+        return found
+
+    def _belief(self, target: Target, places: Sequence[int], pending: Sequence[int]) -> Belief:
+        known = [(p, s[target.name]) for p, s in self._seen if target.name in s][-MOST_KNOWN:]
+        centre = self._centre(target, known)
+        measured = [place for place, _ in known]
+        rows = self._rows(target, [*measured, *pending, *places])
+        prior = np.array(
+            [self._predicted(target, p, centre) for p in (*measured, *pending, *places)]
+        )
+        count, waiting = len(measured), len(pending)
+        values = np.array([s.value for _, s in known]) - prior[:count]
+        extra = np.array([s.extra for _, s in known])
+        process = Residuals(self._grid, rows.take(slice(0, count)), values, extra)
+        if waiting:
+            expected, _ = process.at(rows.take(slice(count, count + waiting)))
+            process = Residuals(
+                self._grid,
+                rows.take(slice(0, count + waiting)),
+                np.concatenate([values, expected]),
+                np.concatenate([extra, np.zeros(waiting)]),
+            )
+        asked = rows.take(slice(count + waiting, None))
+        mean, variance = process.at(asked)
+        return Belief(mean + prior[count + waiting :], variance, process.noise(asked))
+
+    def _centre(self, target: Target, known: Sequence[tuple[int, Seen]]) -> float:
+        """What stands for a prediction where there is none: the mean of what was measured."""
+        values = [seen.value for _, seen in known if not seen.extra]
+        return math.fsum(values) / len(values) if values else 0.0
+
+    def _predicted(self, target: Target, place: int, centre: float) -> float:
+        value = self._predictions[place].metrics.get(target.key)
+        limit = None if target.objective else self._limits[target.name]
+        if value is None or (not target.objective and limit is None):
+            return centre
+        return target.log(value, limit)
+
+    def _rows(self, target: Target, places: Sequence[int]) -> Rows:
+        found = [self._predictions[place] for place in places]
+        pulls = [prediction.pulls.get(target.key, {}) for prediction in found]
+        names = sorted({name for own in pulls for name in own})
+        logs = np.array([[_log(p.metrics.get(key)) for key in self._keys] for p in found])
+        return Rows(
+            places=np.array([self._encoded(place) for place in places], dtype=int).reshape(
+                len(places), len(self._names)
+            ),
+            behaviour=logs,
+            pulls=pull_matrix(pulls, names),
+            steep=np.array([_steep(p.steepness.get(target.key, 1.0)) for p in found]),
+            predicted=np.array([target.key in p.metrics for p in found], dtype=bool),
+        )
+
+    def _encoded(self, place: int) -> list[int]:
+        indices = self._pool.indices[place]
+        return [indices.get(name, -1) + 1 for name in self._names]
+
+
+def _log(value: float | None) -> float:
+    return 0.0 if value is None or value <= 0 else math.log(value)
+
+
+def _steep(value: Any) -> float:
+    return min(4.0, max(0.5, float(value)))

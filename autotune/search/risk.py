@@ -1,0 +1,162 @@
+"""How likely a launch fails, or a rare demand (all requests answered) is not met: from launches.
+
+Suspects are values, and pairs of values, that some failed launch has set and none that served. Each
+is fatal with a small chance beforehand; a failure makes those that it holds more likely, the more
+so the less the others explain it (a noisy-or network: Pearl, Probabilistic Reasoning in Intelligent
+Systems, 1988, section 4.3; solved one suspect after the other). On knobs that take memory, a larger
+value is suspected along with a smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from autotune.search.choices import Indices
+
+Array = np.ndarray[Any, Any]
+
+PRIOR = 0.02
+"""Share of launches that fail for no reason anybody knows beforehand."""
+STEP_RISK = 0.05
+"""More of it for each step beyond everything that served, on knobs that take memory."""
+FATAL = {"choice": 0.05, "number": 0.02, "pair": 0.01}
+"""Chance that a value is fatal, before anything is known."""
+CERTAIN = 0.97
+ROUNDS = 2
+LATEST = 40
+"""Failures that are looked at."""
+
+Suspect = tuple[tuple[int, int], ...]
+"""(knob, position) of one value, or of several together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    row: Array
+    suspects: tuple[Suspect, ...]
+
+
+class Risk:
+    """Learns from launches. `names`: all knobs; `hungry`: those that take more memory when larger;
+    `ordered`: those whose values are in order.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        hungry: frozenset[str],
+        ordered: frozenset[str] = frozenset(),
+    ) -> None:
+        self._names = tuple(names)
+        self._hungry = np.array([name in hungry for name in names], dtype=bool)
+        self._ordered = [name in ordered for name in names]
+        self._served: list[Array] = []
+        self._failures: list[_Failure] = []
+        self._fatal: dict[Suspect, float] | None = {}
+        self._blamed: set[Suspect] = set()
+
+    def learn(
+        self,
+        indices: Indices,
+        *,
+        failed: bool,
+        blamed: Sequence[str] = (),
+        memory: bool = False,
+    ) -> None:
+        """Take over a launch. `blamed`: the knobs that the engine named, whose values together are
+        at fault; `memory`: it ran out of memory, so nothing else is.
+        """
+        row = self._row(indices)
+        self._fatal = None
+        if not failed:
+            self._served.append(row)
+            return
+        named = [k for k, name in enumerate(self._names) if name in blamed and row[k] >= 0]
+        if named:
+            self._blamed.add(tuple((k, int(row[k])) for k in named))
+            return
+        only_memory = memory and bool(self._hungry.any())
+        places = [
+            k for k in range(len(row)) if row[k] >= 0 and (self._hungry[k] or not only_memory)
+        ]
+        if only_memory:
+            # The same memory and more fails again, whatever else is set
+            self._blamed.add(tuple((k, int(row[k])) for k in places))
+        singles: list[Suspect] = [((knob, int(row[knob])),) for knob in places]
+        pairs: list[Suspect] = [(*one, *other) for one, other in combinations(singles, 2)]
+        self._failures.append(_Failure(row, (*singles, *pairs)))
+
+    def of(self, candidates: Sequence[Indices]) -> Array:
+        """The chance of failure of each, 0 to 1."""
+        rows = np.array([self._row(indices) for indices in candidates], dtype=int)
+        rows = rows.reshape(len(candidates), len(self._names))
+        if self._fatal is None:
+            self._fatal = self._solved()
+        serves = 1 - self._prior(rows)
+        for suspect, chance in self._fatal.items():
+            serves = serves * (1 - chance * self._has(rows, suspect))
+        found: Array = 1 - serves
+        return found
+
+    def _solved(self) -> dict[Suspect, float]:
+        """How likely each suspect is fatal."""
+        served = np.array(self._served, dtype=int).reshape(len(self._served), len(self._names))
+        failures = self._failures[-LATEST:]
+        failed = np.array([f.row for f in failures], dtype=int)
+        failed = failed.reshape(len(failures), len(self._names))
+        suspects = list(dict.fromkeys(s for f in failures for s in f.suspects))
+        suspects = [s for s in suspects if not self._has(served, s).any()]
+        blamed = [s for s in self._blamed if not self._has(served, s).any()]
+        known = dict.fromkeys(blamed, CERTAIN)
+        if not suspects:
+            return known
+        holds = np.array([self._has(failed, s) for s in suspects])
+        before = np.array([self._before(s) for s in suspects])
+        chance = before.copy()
+        # The one that explains most comes first, and takes it from the others
+        for _ in range(ROUNDS):
+            alone = [self._odds(i, holds, before, chance) for i in range(len(suspects))]
+            for i in np.argsort([-odds for odds in alone], kind="stable"):
+                odds = self._odds(i, holds, before, chance)
+                chance[i] = min(CERTAIN, odds / (1 + odds))
+        found = {s: float(c) for s, c in zip(suspects, chance, strict=True) if c > 0.005}
+        return found | known
+
+    @staticmethod
+    def _odds(i: int, holds: Array, before: Array, chance: Array) -> float:
+        """The odds that suspect `i` is fatal, by how badly the others explain its failures."""
+        mine = holds[i]
+        clears = np.where(holds[:, mine], 1 - chance[:, None], 1.0)
+        clears[i] = 1.0
+        others = 1 - (1 - PRIOR) * clears.prod(axis=0)
+        likelier = -np.log(np.clip(others, 0.02, 1.0)).sum()
+        return float(before[i] / (1 - before[i]) * np.exp(min(likelier, 20.0)))
+
+    def _before(self, suspect: Suspect) -> float:
+        if len(suspect) > 1:
+            return FATAL["pair"]
+        return FATAL["number" if self._ordered[suspect[0][0]] else "choice"]
+
+    def _has(self, rows: Array, suspect: Suspect) -> Array:
+        """Which rows set what is suspected, or more of it."""
+        found = np.ones(len(rows), dtype=bool)
+        for knob, position in suspect:
+            column = rows[:, knob]
+            found &= column >= position if self._hungry[knob] else column == position
+        return found
+
+    def _prior(self, rows: Array) -> Array:
+        if not self._served or not self._hungry.any():
+            return np.full(len(rows), PRIOR)
+        most = np.array(self._served)[:, self._hungry].max(axis=0)
+        beyond = np.maximum(0, rows[:, self._hungry] - most[None, :]).sum(axis=1)
+        prior: Array = np.minimum(0.5, PRIOR + STEP_RISK * beyond)
+        return prior
+
+    def _row(self, indices: Indices) -> Array:
+        return np.array([indices.get(name, -1) for name in self._names], dtype=int)

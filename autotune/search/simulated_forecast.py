@@ -1,0 +1,387 @@
+"""Forecasts from the fast simulator, calibrated on probes, the baseline's requests and launches.
+
+An exact prediction takes four simulations: as calibrated, and with prefill, decoding and the fixed
+costs of prefill each a little quicker. These three slopes carry the calibration's doubt to every
+metric, and say how steeply a metric answers to the engine's speed. A rough one takes a simulation
+that many candidates share and moves along the slopes of a candidate that behaves alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autotune.canonical import Json
+from autotune.measure.quantiles import rank_of
+from autotune.search.forecast import Prediction
+from autotune.search.simulated_metrics import predictable
+from autotune.search.simulated_runs import Runs
+from autotune.simulator.calibration import (
+    DECODE,
+    NAMES,
+    PREFILL,
+    Fit,
+    Sample,
+    Sight,
+    Trait,
+    calibrate,
+)
+from autotune.simulator.load import Limits, Load
+from autotune.simulator.understanding import Understanding, View
+from autotune.space.candidate import Candidate
+from autotune.spec.expressions import Constraint, Objective
+from autotune.spec.vocabulary import METRICS, MetricName
+
+MOST_SIGHTS = 8
+"""So many launches at most are calibrated on, beside the first; later ones teach residuals only."""
+SLOPE = -0.05
+"""How much quicker a part of the engine is made to see what it does: what matters is how far a
+candidate may be better than it looks."""
+SKETCHED = 120
+"""So many simulations at most are made for the sketches of one round."""
+KV_STEP = 0.1
+"""Sizes of the KV cache within this (as logs) are one to a sketch."""
+WEAK = 0.12
+"""A trait whose factors lie within this (as logs) is followed along slopes where rough will do."""
+ANSWERS = ("ttft_p50", "ttft_p90", "ttft_p95", "tpot_p50", "tpot_p90", "tpot_p95")
+"""The metrics of a launch that the calibration looks at."""
+SPREAD = 0.03
+"""How well a right model meets a launch's percentiles, where these follow the engine's speed; times
+the steepness elsewhere."""
+USUAL_BATCH = 8.0
+"""Requests in a usual decode step, for the weights of its parts."""
+FARTHEST = 1.5
+"""Nothing is moved further than this along slopes, as a log."""
+DIRECTIONS: Mapping[str, tuple[str, ...]] = {
+    "prefill": PREFILL,
+    "decode": DECODE,
+    "prefill step": ("f", "g"),
+}
+
+SettingsOf = Callable[[Candidate], Mapping[str, Json]]
+"""All flags that a candidate's launch sets, fixed ones included."""
+Slopes = Mapping[str, Mapping[str, float]]
+"""Metric key -> direction -> by how many percent it moves per percent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be predicted. `reference`: the baseline's metrics by key, for relative limits."""
+
+    objectives: Sequence[Objective]
+    constraints: Sequence[Constraint]
+    reference: Mapping[str, float | None] = field(default_factory=dict)
+
+    def metrics(self) -> list[MetricName]:
+        """Every metric that is optimised, limited, or answered by a launch; each once."""
+        named = [
+            *(o.metric for o in self.objectives),
+            *(c.metric for c in self.constraints),
+            *(METRICS[name] for name in ANSWERS),
+        ]
+        return [m for m in dict.fromkeys(named) if m.searched or predictable(m)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Metrics as simulated under one fit, and their slopes where these were simulated too."""
+
+    values: Mapping[str, float]
+    slopes: Slopes | None
+    fit: Fit
+
+
+class SimulatedForecast:
+    """A `Forecast`. `load_at(multiplier)` gives the study's traffic at a multiple of its rate;
+    `sights` hold the probes and the baseline's requests.
+    """
+
+    def __init__(
+        self,
+        load_at: Callable[[float], Load],
+        understanding: Understanding,
+        settings_of: SettingsOf,
+        wanted: Wanted,
+        sights: Sequence[Sight],
+        *,
+        kv_tokens: Callable[[Candidate], int | None] = lambda candidate: None,
+    ) -> None:
+        """`kv_tokens`: what the KV cache holds, None where nobody knows. Raises ValueError where
+        `sights` hold no sample.
+        """
+        self._load_at = load_at
+        self._understanding = understanding
+        self._settings_of = settings_of
+        self._kv_tokens = kv_tokens
+        self._runs = Runs(load_at, wanted.metrics(), wanted.constraints, wanted.reference)
+        self._first = tuple(sights)
+        self._later: list[Sight] = []
+        self._learned = 0
+        jobs = load_at(1.0).jobs
+        self._prompt = sum(job.prompt for job in jobs) / len(jobs)
+        self.fit: Fit = calibrate(self._first)
+        self._root = self._doubts()
+        self._views: dict[str, View] = {}
+        self._exact: dict[tuple[Any, ...], _Found] = {}
+        self._shared: dict[tuple[Any, ...], dict[Limits, _Found]] = {}
+        self._left = SKETCHED
+        self._gave_way: str | None = None
+
+    def understands(self, knob: str) -> bool:
+        return self._understanding.understands(knob)
+
+    def predict(self, candidate: Candidate) -> Prediction | None:
+        view = self._view(candidate)
+        key = _key(view.limits, view.traits)
+        known = self._exact.get(key)
+        if known is None or known.fit is not self.fit:
+            known = self._exact[key] = self._simulated(view, known)
+        assert known.slopes is not None
+        return self._prediction(view, known.values, known.slopes)
+
+    def sketch(self, candidates: Sequence[Candidate]) -> list[Prediction | None]:
+        self._left = SKETCHED
+        return [self._sketched(self._view(candidate)) for candidate in candidates]
+
+    def _sketched(self, view: View) -> Prediction | None:
+        known = self._exact.get(_key(view.limits, view.traits))
+        strong = view.traits if known else tuple(t for t in view.traits if self._strong(t))
+        if known is None:
+            shared = self._shared_with(_usual(view.limits), strong)
+            known = _Found(shared.values, self._slopes_like(shared.values), shared.fit)
+        assert known.slopes is not None
+        return self._prediction(view, self._moved(known, strong, view.traits), known.slopes)
+
+    def _prediction(
+        self, view: View, values: Mapping[str, float], slopes: Slopes
+    ) -> Prediction | None:
+        if not values:
+            return None
+        return Prediction(
+            metrics=values,
+            pulls={key: self._pulls(view, slopes.get(key, {})) for key in values},
+            steepness={key: abs(sum(slopes.get(key, {}).values())) for key in values},
+        )
+
+    def learn(
+        self,
+        candidate: Candidate,
+        metrics: Mapping[str, float | None],
+        probes: Sequence[Sight] = (),
+    ) -> None:
+        """See `Forecast.learn`; `probes` of the same launch."""
+        self._learned += 1
+        self._first = (*self._first, *probes)
+        # What is known of memory may have changed with it
+        self._views.clear()
+        if len(self._later) >= MOST_SIGHTS:
+            return
+        prediction = self.predict(candidate)
+        load = self._load_at(metrics.get(METRICS["capacity"].key) or 1.0)
+        samples = percentile_samples(load, metrics, prediction)
+        if not samples:
+            return
+        view = self._view(candidate)
+        self._later.append(
+            Sight(load=load, limits=view.limits, traits=view.traits, samples=samples)
+        )
+        self.fit = calibrate([*self._first, *self._later], start=self.fit)
+        self._root = self._doubts()
+        self._runs.forget()
+
+    def give_way(self, why: str) -> None:
+        self._gave_way = why
+
+    def facts(self) -> Mapping[str, Json]:
+        return {
+            "coefficients": self.fit.seconds(),
+            "spread": {
+                name: math.sqrt(float(self.fit.covariance[i, i])) for i, name in enumerate(NAMES)
+            },
+            "traits": {
+                name: {"prefill": math.exp(pre), "decode": math.exp(dec)}
+                for name, (pre, dec) in self.fit.shifts.items()
+            },
+            "median_error": self.fit.off,
+            "samples": sum(len(s.samples) for s in (*self._first, *self._later)),
+            "launches_calibrated_on": 1 + len(self._later),
+            "launches_learned": self._learned,
+            "gave_way": self._gave_way,
+        }
+
+    # ---- predictions
+
+    def _view(self, candidate: Candidate) -> View:
+        found = self._views.get(candidate.key)
+        if found is None:
+            settings = self._settings_of(candidate)
+            found = self._understanding.view(settings, self._kv_tokens(candidate))
+            self._views[candidate.key] = found
+        return found
+
+    def _simulated(self, view: View, before: _Found | None) -> _Found:
+        """Values and slopes of one view; `before`: what an earlier fit said of it."""
+        name = tuple(trait.name for trait in view.traits)
+        near = None
+        if before is not None:
+            near = self._moved(before, view.traits, view.traits).get(METRICS["capacity"].key)
+        pace = self.fit.pace(view.traits)
+        values = self._runs.values(view.limits, pace, (name, None), near=near)
+        slopes: dict[str, dict[str, float]] = {key: {} for key in values}
+        for direction, names in DIRECTIONS.items():
+            pace = self.fit.pace(view.traits, dict.fromkeys(names, SLOPE))
+            moved = self._runs.moved(view.limits, pace, (name, direction), values)
+            for key, value in values.items():
+                slopes[key][direction] = _slope(value, moved.get(key))
+        return _Found(values, slopes, self.fit)
+
+    def _shared_with(self, limits: Limits, strong: Sequence[Trait]) -> _Found:
+        """The simulation of these limits and strong traits; one of the nearest limits where no more
+        are to be made.
+        """
+        names = tuple(trait.name for trait in strong)
+        kin = self._shared.setdefault((names, _kind(limits)), {})
+        found = kin.get(limits)
+        if found is None and (self._left > 0 or not kin):
+            self._left -= 1
+            pace = self.fit.pace(strong)
+            values = self._runs.values(limits, pace, (names, None), rough=True)
+            found = kin[limits] = _Found(values, None, self.fit)
+        return found or kin[min(kin, key=lambda other: _far(limits, other))]
+
+    def _strong(self, trait: Trait) -> bool:
+        shift = self.fit.shifts.get(trait.name, (0.0, 0.0))
+        logs = [abs(math.log(factor)) for factor in trait.expected.values()]
+        return max([*logs, abs(shift[0]), abs(shift[1])]) > WEAK
+
+    def _slopes_like(self, values: Mapping[str, float]) -> Slopes:
+        """The slopes of the exact prediction whose metrics are nearest."""
+        best, found = math.inf, None
+        for known in self._exact.values():
+            far = sum(
+                (math.log(values[key] / value)) ** 2
+                for key, value in known.values.items()
+                if value > 0 and values.get(key, 0.0) > 0
+            )
+            if far < best:
+                best, found = far, known.slopes
+        return found or {key: {"prefill": 0.5, "decode": 0.5} for key in values}
+
+    def _moved(
+        self, old: _Found, had: Sequence[Trait], has: Sequence[Trait]
+    ) -> Mapping[str, float]:
+        """What was simulated with other traits, or under an earlier fit, along its slopes."""
+        if old.fit is self.fit and tuple(had) == tuple(has):
+            return old.values
+        steps = self._steps(old.fit, had, has)
+        assert old.slopes is not None
+        values = {}
+        for key, value in old.values.items():
+            slopes = old.slopes.get(key, {})
+            log = sum(slopes.get(name, 0.0) * step for name, step in steps.items())
+            values[key] = value * math.exp(min(FARTHEST, max(-FARTHEST, log)))
+        return values
+
+    def _steps(self, old: Fit, had: Sequence[Trait], has: Sequence[Trait]) -> dict[str, float]:
+        """How far the three directions are from one fit and traits to the present fit and others,
+        as logs.
+        """
+        import numpy as np
+
+        logs = np.array(self.fit.logs_with(has)) - np.array(old.logs_with(had))
+        by = self._gradient() @ logs
+        return {name: float(step) for name, step in zip(DIRECTIONS, by, strict=True)}
+
+    def _pulls(self, view: View, slopes: Mapping[str, float]) -> dict[str, float]:
+        names = tuple(DIRECTIONS)
+        pulls = {
+            f"speed {j}": sum(
+                slopes.get(name, 0.0) * self._root[i][j] for i, name in enumerate(names)
+            )
+            for j in range(len(names))
+        }
+        for trait in view.traits:
+            prefill, decode = self.fit.doubts.get(trait.name, (trait.doubt, trait.doubt))
+            pulls[f"{trait.name} prefill"] = slopes.get("prefill", 0.0) * prefill
+            pulls[f"{trait.name} decode"] = slopes.get("decode", 0.0) * decode
+        return pulls
+
+    def _gradient(self) -> Any:
+        """How three logs move with those of the coefficients: the time of a usual prompt, of a
+        usual decode step, and the fixed costs of prefill.
+        """
+        import numpy as np
+
+        k = self.fit.seconds()
+        prefill = {"b": k["b"] * self._prompt, "c": k["c"] * self._prompt**2 / 2}
+        decode = {"a": k["a"], "m": k["m"], "d": k["d"] * USUAL_BATCH * self._prompt}
+        rows = []
+        for parts in (prefill, decode, {"f": k["f"], "g": k["g"]}):
+            total = sum(parts.values())
+            rows.append([parts.get(name, 0.0) / total for name in NAMES])
+        return np.array(rows)
+
+    def _doubts(self) -> Any:
+        """The Cholesky root of the covariance of the three logs of `_gradient`."""
+        import numpy as np
+
+        gradient = self._gradient()
+        covariance = gradient @ self.fit.covariance @ gradient.T
+        return np.linalg.cholesky(covariance + 1e-10 * np.eye(len(gradient)))
+
+
+def percentile_samples(
+    load: Load, metrics: Mapping[str, float | None], prediction: Prediction | None
+) -> tuple[Sample, ...]:
+    """What a launch's percentiles say; the steeper they answer to the engine, the less surely."""
+    counts = {
+        "ttft": sum(job.measured for job in load.jobs),
+        "tpot": sum(job.measured and job.output > 1 for job in load.jobs),
+    }
+    samples = []
+    for name in ANSWERS:
+        metric = METRICS[name]
+        value, count = metrics.get(metric.key), counts[metric.family]
+        if not value or not count or metric.statistic is None:
+            continue
+        steep = 1.0 if prediction is None else prediction.steepness.get(metric.key, 1.0)
+        samples.append(
+            Sample(
+                what="ttft" if metric.family == "ttft" else "tpot",
+                value_s=value,
+                spread=SPREAD * max(1.0, steep),
+                rank=rank_of(float(metric.statistic[1:]), count),
+            )
+        )
+    return tuple(samples)
+
+
+def _key(limits: Limits, traits: Sequence[Trait]) -> tuple[Any, ...]:
+    return limits, tuple(trait.name for trait in traits)
+
+
+def _usual(limits: Limits) -> Limits:
+    """Limits without what makes no difference to a sketch."""
+    tokens = math.exp(round(math.log(limits.kv_tokens) / KV_STEP) * KV_STEP)
+    return replace(limits, block_size=16, kv_tokens=int(tokens))
+
+
+def _kind(limits: Limits) -> Limits:
+    """What two limits must have in common for one to stand for the other."""
+    return replace(limits, budget=0, seqs=0, threshold=0, kv_tokens=0)
+
+
+def _far(one: Limits, other: Limits) -> float:
+    """How different limits are, in doublings."""
+    pairs = ((one.budget, other.budget), (one.seqs, other.seqs), (one.kv_tokens, other.kv_tokens))
+    far = sum(abs(math.log2(a / b)) for a, b in pairs)
+    return far + (one.threshold != other.threshold)
+
+
+def _slope(value: float, moved: float | None) -> float:
+    """By how many percent a metric moves per percent; a metric at 0 does not."""
+    if moved is None or value <= 0 or moved <= 0:
+        return 0.0
+    return math.log(moved / value) / SLOPE
