@@ -21,7 +21,7 @@ WORD_STYLES = {"ok": "cyan", "baseline": "bold", "breaks": "yellow", "suspect": 
                "failed": "red", "void": "red", "stopped": "dim", "early": "dim"}  # fmt: skip
 BAR_WIDTH = 28
 MOST_TRIALS = 4
-"""So many of the trials that run at the same time have a line."""
+"""So many lines the trials that run at the same time have."""
 
 
 class LiveView:
@@ -106,10 +106,11 @@ class LiveView:
             return [Text("between trials" if not self._state.finished else "finished")]
         if len(running) == 1:
             return self._one_trial(running[0], elapsed)
-        lines = [self._head(current, elapsed) for current in running[:MOST_TRIALS]]
-        for line, current in zip(lines, running, strict=False):
+        shown = running if len(running) <= MOST_TRIALS else running[: MOST_TRIALS - 1]
+        lines = [self._head(current, elapsed) for current in shown]
+        for line, current in zip(lines, shown, strict=True):
             line.append(f"   {current.changed}")
-        more = len(running) - len(lines)
+        more = len(running) - len(shown)
         return [*lines, *([Text(f"   and {more} more")] if more else [])]
 
     def _head(self, current: Current, elapsed: float) -> Text:

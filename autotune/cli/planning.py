@@ -64,7 +64,8 @@ def plan_text(
             *[f"note: {note}" for note in (*study.notes, *study.traffic.selection.portrait)],
         ]
     fit = fit_of(study)
-    lines.append(fit_words(fit, has_gpus=bool(study.facts.get("gpu.count"))))
+    has_gpus = bool(study.facts.get("gpu.count")) or spec.budget.gpu_hours is not None
+    lines.append(fit_words(fit, has_gpus=has_gpus))
     return "\n".join(lines)
 
 

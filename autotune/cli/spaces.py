@@ -96,7 +96,7 @@ def check(
 
 
 def _part(space: EnginesSpace, engine: str | None) -> SearchSpace:
-    """The space of one of the engines. Raises InputError where none is named, or it is not there."""
+    """The space of one engine. Raises InputError where none is named, or it is not there."""
     part = space.part(engine)
     if part is None:
         raise InputError(

@@ -48,7 +48,7 @@ def verify(path: Path, *, as_json: bool) -> int:
     plan = None if trial is None else plan_of(trial)
     if trial is None or plan is None or not script.is_file():
         raise InputError(message=f"there is no best/launch.sh in {path}")
-    study = read_snapshot(directory, clock=clock, stop=stop)
+    study = read_snapshot(directory, clock=clock, stop=stop).on(trial.record.candidate.engine)
     port = plan.port or choose_port()
     launched = replace(
         plan,

@@ -20,19 +20,30 @@ from autotune.study.events import Event
 
 MOST_POINTS = 150
 MOST_TRIALS = 40
-"""Timelines are drawn for so many trials: the compared ones, the confirmation, then by number."""
+"""Timelines are drawn for so many trials: the compared ones, the confirmation, then the best."""
+MOST_CURVES = 300
+"""Latency curves are drawn for so many trials, in the same order."""
 MOST_STARTS = 15
 _SIZE = (430, 150)
 _STARTS_WIDTH = 880
 _ROW = 24
 
 
-def drawn(view: StudyView) -> frozenset[int]:
-    """Numbers of the trials whose timeline is on the page."""
+def drawn(view: StudyView, most: int = MOST_TRIALS) -> frozenset[int]:
+    """Numbers of the trials that are drawn, where not all can be: timelines, or latency curves."""
     first = [trial for trial in (view.baseline, view.rival) if trial is not None]
-    order = [*first, *view.confirmations, *view.searched]
+    by_goal = [trial.number for trial in view.measured if trial.record.feasible]
+    by_goal.sort(key=lambda number: _cost(view, number))
+    ranked = [trial for number in by_goal if (trial := view.trial(number)) is not None]
+    order = [*first, *view.confirmations, *ranked, *view.searched]
     numbers = dict.fromkeys(trial.number for trial in order if trial.measurement is not None)
-    return frozenset(list(numbers)[:MOST_TRIALS])
+    return frozenset(list(numbers)[:most])
+
+
+def _cost(view: StudyView, number: int) -> float:
+    trial = view.trial(number)
+    goal = None if trial is None else view.goal(trial)
+    return math.inf if goal is None else -goal if view.maximized else goal
 
 
 def timeline(trial: TrialView) -> list[Markup]:

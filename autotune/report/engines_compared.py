@@ -67,7 +67,9 @@ def engine_results(view: StudyView) -> tuple[EngineResult, ...]:
                 version=version if isinstance(version, str) else None,
                 best=None if record is None else view.trial(record.number),
                 tried=len(trials),
-                failed=sum(trial.record.state == "infeasible" for trial in trials),
+                failed=sum(
+                    t.record.state == "infeasible" and not t.record.stopped_early for t in trials
+                ),
             )
         )
     return tuple(found)
@@ -105,7 +107,7 @@ def _metrics(view: StudyView) -> list[MetricName]:
 
 def _cell(view: StudyView, result: EngineResult, metric: MetricName) -> tuple[str, str]:
     if result.best is None:
-        return "–", ""
+        return "none", ""
     scale, value = view.units.scale(metric), result.best.metric(metric)
     interval = result.best.interval(metric)
     return quantity(value, scale, interval), bounds(value, scale, interval)

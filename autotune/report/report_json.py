@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import autotune
 from autotune.canonical import Json
-from autotune.report import first_screen, tables
+from autotune.report import fact_tables, first_screen, tables
 from autotune.report.comparison import LimitState, Row, compare, sides
 from autotune.report.reading import finite
 from autotune.report.show import show_json, trial_json
@@ -45,7 +45,7 @@ def report_json(view: StudyView, *, built_at: datetime | None = None) -> dict[st
         ],
         "failures": [_without_html(asdict(row)) for row in tables.failure_rows(view)],
         "workload": dict(view.workload),
-        "environment": [list(pair) for pair in tables.environment_rows(view)],
+        "environment": [list(pair) for pair in fact_tables.environment_rows(view)],
         "measurements": {
             str(trial.number): (trial_json(view, trial.number) or {}).get("measurement")
             for trial in view.trials

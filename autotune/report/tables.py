@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from autotune.canonical import Json
 from autotune.report import reading
 from autotune.report.comparison import compare, sides
-from autotune.report.course import drawn, timeline
+from autotune.report.course import MOST_CURVES, drawn, timeline
 from autotune.report.figure import goal_words, mark_of, reason_text, state_word
-from autotune.report.first_screen import STANDING_WORDS, hardware, model_name
+from autotune.report.first_screen import STANDING_WORDS
 from autotune.report.latency import latency_curves
-from autotune.report.numbers import bounds, count, duration, fixed, percent, quantity, share
+from autotune.report.numbers import bounds, duration, fixed, percent, quantity
 from autotune.report.show import evidence
 from autotune.report.small_charts import trial_curves
 from autotune.report.svg import Mark
@@ -147,7 +146,11 @@ def _change_text(metric: MetricName, today: float | None, new: float | None) -> 
 def trial_rows(view: StudyView) -> list[TrialRow]:
     """All trials with all that their part of the page shows, in the table's default order."""
     families = ("ttft", "tpot")
-    curves = {trial.number: latency_curves(trial.folder, families) for trial in view.trials}
+    pictured = drawn(view, MOST_CURVES)
+    curves = {
+        trial.number: latency_curves(trial.folder, families) if trial.number in pictured else {}
+        for trial in view.trials
+    }
     today = curves.get(view.baseline.number, {}) if view.baseline else {}
     timed = drawn(view)
     rows = [
@@ -318,84 +321,3 @@ def _boundary(view: StudyView, failed: Sequence[TrialView]) -> str:
 def _numbers(trials: Sequence[TrialView], name: str) -> list[float]:
     values = [trial.record.params.get(name) for trial in trials]
     return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
-
-
-def workload_rows(view: StudyView) -> list[tuple[str, str]]:
-    """The traffic in words; facts that the study does not know are left out."""
-    facts = view.workload
-    numbers = reading.numbers(facts)
-    rows = [("file", str(facts["path"]).rsplit("/", 1)[-1])] if facts.get("path") else []
-    rows += [(key, str(facts[key])) for key in ("format", "digest") if facts.get(key)]
-    words: dict[str, tuple[str, Callable[[float], str]]] = {
-        "requests": ("requests", count),
-        "duration_s": ("recording", duration),
-        "window_s": ("replayed window", duration),
-        "rate_mean": ("mean rate", _rate),
-        "rate_peak_1s": ("peak rate in 1 s", _rate),
-        "prefix_reuse": ("prompt tokens seen before", share),
-        "sessions": ("sessions", count),
-    }
-    window = facts.get("window_s")
-    if isinstance(window, list) and len(window) == 2:
-        start, end = (reading.numbers({"at": edge}).get("at") for edge in window)
-        if start is not None and end is not None:
-            numbers["window_s"] = end - start
-    rows += [(label, form(numbers[key])) for key, (label, form) in words.items() if key in numbers]
-    for key, label in (("input_tokens", "prompt tokens"), ("output_tokens", "output tokens")):
-        stats = reading.numbers(facts.get(key))
-        if stats:
-            rows.append((label, ", ".join(f"{k} {count(v)}" for k, v in stats.items())))
-    skipped = reading.numbers(facts.get("skipped_by_reason"))
-    if skipped:
-        rows.append(("left out", ", ".join(f"{count(v)} {k}" for k, v in skipped.items())))
-    if "held_out" in facts:
-        rows.append(("confirmed on", "a window the search never saw" if facts["held_out"] is True
-                     else "the same traffic as the search"))  # fmt: skip
-    return rows + [("note", note) for note in reading.texts(facts.get("notes"))]
-
-
-def _rate(value: float) -> str:
-    return f"{value:.3g} requests/s"
-
-
-def environment_rows(view: StudyView) -> list[tuple[str, str]]:
-    """What the study ran on, as far as the fingerprint knows."""
-    fingerprint, engine = view.fingerprint, view.engine
-    machine = reading.mapping(fingerprint.get("machine"))
-    rows: list[tuple[str, Json]] = [
-        ("model", model_name(view)),
-        ("engine", engine.get("kind")),
-        ("engine version", engine.get("version")),
-        ("launcher", engine.get("launcher")),
-        ("image", engine.get("image")),
-        ("image digest", engine.get("image_digest")),
-        ("hardware", hardware(view)),
-        ("driver", machine.get("driver")),
-        ("CPU cores", machine.get("cpu_count")),
-        ("system", machine.get("os")),
-        ("autotune", fingerprint.get("tool")),
-        ("started", fingerprint.get("started_at")),
-        ("search", _pairs_text(view.search)),
-        ("budget", _budget_text(view.budget)),
-    ]
-    return [(name, _text(value)) for name, value in rows if value not in (None, "", {}, [])]
-
-
-def _text(value: Json) -> str:
-    if isinstance(value, Mapping):
-        return _pairs_text(value)
-    return str(value)
-
-
-def _pairs_text(value: Mapping[str, Json]) -> str:
-    return ", ".join(f"{key} {setting(item)}" for key, item in value.items() if item is not None)
-
-
-def _budget_text(budget: Mapping[str, Json]) -> str:
-    numbers = reading.numbers(budget)
-    parts = []
-    if "time" in numbers:
-        parts.append(duration(numbers["time"]))
-    if "trials" in numbers:
-        parts.append(f"{count(numbers['trials'])} trials")
-    return ", ".join(parts)

@@ -14,6 +14,8 @@ RECENT = 12
 """Only so many latest launches are looked at: caches warm up, machines change."""
 CONFIRM_SHARE = 0.5
 """Confirmation may take at most this share of the time; beyond it, fewer pairs are planned."""
+TELLING_PAIRS, TELLING_SHARE = 3, 0.6
+"""Fewer pairs than these give no interval, so up to them it may take a little more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +81,17 @@ def affordable_repeats(
     if not launch_s:
         return repeats
     one_s = (1 + finalists) * launch_s
-    bearable = [repeats]
-    if budget.time_s is not None:
-        bearable.append(int(CONFIRM_SHARE * budget.time_s / one_s) * budget.slots)
-    if budget.gpu_s is not None:
-        bearable.append(int(CONFIRM_SHARE * budget.gpu_s / (one_s * budget.gpus)))
-    return min(bearable)
+
+    def bearable(share: float) -> int:
+        counts = [repeats]
+        if budget.time_s is not None:
+            counts.append(int(share * budget.time_s / one_s) * budget.slots)
+        if budget.gpu_s is not None:
+            counts.append(int(share * budget.gpu_s / (one_s * budget.gpus)))
+        return min(counts)
+
+    telling = min(TELLING_PAIRS, bearable(TELLING_SHARE))
+    return max(bearable(CONFIRM_SHARE), telling if telling == TELLING_PAIRS else 0)
 
 
 def confirm_reserve(

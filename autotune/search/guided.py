@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from autotune.canonical import Json
+from autotune.engines.engine import Diagnosis
 from autotune.measure.outcome import Infeasible, Measured, Outcome, Stopped, Unmeasurable
 from autotune.search.acquisition import Appraisal, appraise
 from autotune.search.candidate_pool import CandidatePool
@@ -26,7 +26,7 @@ from autotune.search.forecast import Forecast
 from autotune.search.guided_model import Belief, GuidedModel
 from autotune.search.optuna_proposer import OptunaProposer
 from autotune.search.proposer import Known, Proposal
-from autotune.search.risk import Risk
+from autotune.search.risk import Risk, named_knobs
 from autotune.search.step_back import memory_order_of
 from autotune.search.targets import (
     Limits,
@@ -160,8 +160,8 @@ class GuidedProposer:
             if self._model is not None:
                 self._model.outdated()
         if worked is not None:
-            facts = outcome.diagnosis.facts if isinstance(outcome, Infeasible) else {}
-            self._take(opened.candidate, seen, worked=worked, facts=facts)
+            diagnosis = outcome.diagnosis if isinstance(outcome, Infeasible) else None
+            self._take(opened.candidate, seen, worked=worked, why=diagnosis)
         if (why := self._trust.lost()) is not None and self._led_by is None:
             self._hand_over(f"the predictions proved wrong: {why}")
 
@@ -181,19 +181,25 @@ class GuidedProposer:
         seen: Mapping[str, Seen],
         *,
         worked: bool,
-        facts: Mapping[str, Json] = MappingProxyType({}),
+        why: Diagnosis | None = None,
     ) -> None:
-        """Let model and risks learn what a launch said. `facts`: of the diagnosis of a failure."""
+        """Let model and risks learn what a launch said, or `why` it failed."""
         place = self._pool.include(candidate) if self._pool is not None else None
         if place is None or self._model is None or self._pool is None:
             return
         indices = self._pool.indices[place]
-        blames = facts.get("blames")
-        blamed = [self._knobs.get(str(flag), "") for flag in blames or ()]
-        memory = facts.get("memory_direction") == "lower"
-        self._risk.learn(indices, failed=not worked, blamed=blamed, memory=memory)
         if not worked:
+            facts = {} if why is None else why.facts
+            words = "" if why is None else " ".join((why.message, *why.evidence))
+            self._risk.learn(
+                indices,
+                failed=True,
+                blamed=[self._knobs.get(str(flag), "") for flag in facts.get("blames") or ()],
+                named=named_knobs(words, candidate.params),
+                memory=facts.get("memory_direction") == "lower",
+            )
             return
+        self._risk.learn(indices, failed=False)
         for name, risk in self._rare.items():
             if name in seen:
                 risk.learn(indices, failed=seen[name].value > 0)

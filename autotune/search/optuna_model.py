@@ -29,7 +29,7 @@ from autotune.search.choices import Choices, Indices
 from autotune.search.lesson import LAUNCH, RULE, Goals, Lesson
 from autotune.space.candidate import Candidate
 
-ATTEMPTS = {"tpe": 10, "gp": 2}
+ATTEMPTS = {"tpe": 4, "gp": 2}
 """Suggestions that are forbidden or seen before something else is tried."""
 MOST_FITTED = 48
 """A Gaussian process is fitted to so many trials, the best and the latest ones: the effort grows

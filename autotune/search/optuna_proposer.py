@@ -34,6 +34,10 @@ from autotune.spec.expressions import Constraint, Objective
 
 STARTUP = 5
 """Trials (the baseline is one) that have to teach something before a model is asked."""
+WANDER_AFTER, WANDER_EVERY = 15, 3
+"""From so many candidates on TPE leaves every third one to the spread order: it stays in the first
+valley that it finds, which costs more than a third of the launches where that is not the deepest.
+"""
 Sampler = Literal["tpe", "gp", "nsga2", "random", "qmc", "grid"]
 
 
@@ -101,6 +105,7 @@ class OptunaProposer:
         self._first = list(first)
         self._order = self._order_of(sampler)
         self._model = self._model_of(sampler)
+        self._wanders = sampler == "tpe"
         self._step_back = StepBack(self._choices, memory_order_of(space, facts, "generic"))
         directions = self._goals.directions
         self._copy = OptunaCopy(storage_path, directions) if storage_path is not None else None
@@ -155,7 +160,8 @@ class OptunaProposer:
                 violations = self._goals.measured(score.search_violations)
         elif isinstance(outcome, Infeasible) and outcome.diagnosis.fault in ("candidate", "study"):
             violations = self._goals.infeasible(outcome.violations)
-            if asked.promising or is_near(asked.indices, self._best and self._best[1]):
+            near = is_near(asked.indices, self._best and self._best[1])
+            if self._model is not None and (asked.promising or near):
                 self._step_back.learn(asked.indices, outcome.diagnosis, depth=asked.depth)
         if violations is not None:
             self._learn(Lesson(asked.indices, values, violations))
@@ -205,10 +211,13 @@ class OptunaProposer:
         return _Asked(candidate, step.indices, step.why, promising=True, depth=step.depth)
 
     def _suggested(self) -> _Asked | None:
-        """What the model suggests, or one step from the best; None while too little is known and
-        where there is no model.
+        """What the model suggests, or one step from the best; None while too little is known, where
+        there is no model, and where something else is wanted.
         """
         if self._model is None or len(self._lessons) < self._n_startup:
+            return None
+        tried = len(self._seen)
+        if self._wanders and tried >= WANDER_AFTER and tried % WANDER_EVERY == 0:
             return None
         seed = self._derived()
         pending = [asked.indices for asked in self._asked.values() if asked.indices is not None]

@@ -21,12 +21,14 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 OFFSET = 0.02
-FORM = 0.05
-FORM_LENGTH = 0.35
-UNDERSTOOD, UNKNOWN = 0.006, 0.05
+FORM, FORM_LENGTH = 0.05, 0.35
+NEAR, NEAR_LENGTH = 0.02, 0.06
+"""Spreads of the error of the form per unit of steepness, and how far apart (logs of predicted
+metrics) candidates may be that share it: what is alike at large, and what only near twins share."""
+UNDERSTOOD, UNKNOWN = 0.004, 0.03
 """Spread of the effect of one value of a knob, per unit of steepness."""
-COMBINED = 0.008
-NOISE, NOISE_STEEP = 0.012, 0.006
+COMBINED = 0.006
+NOISE, NOISE_STEEP = 0.015, 0.005
 UNPREDICTED = 0.3
 """Spread of a quantity that nothing predicts, over the whole space."""
 REACH = 2.0
@@ -124,7 +126,8 @@ class Residuals:
         for column in range(one.behaviour.shape[1]):
             step = one.behaviour[:, column][:, None] - other.behaviour[:, column][None, :]
             distance += step**2
-        form = np.exp(-0.5 * distance / FORM_LENGTH**2)
+        form = FORM**2 * np.exp(-0.5 * distance / FORM_LENGTH**2)
+        form += NEAR**2 * np.exp(-np.sqrt(distance) / NEAR_LENGTH)
         effects = np.zeros_like(steep)
         together = np.ones_like(steep)
         for knob, table in enumerate(self._tables):
@@ -133,7 +136,7 @@ class Residuals:
             effects += (UNDERSTOOD if known else UNKNOWN) ** 2 * alike
             together *= 0.5 + 0.5 * alike if known else alike
         total = OFFSET**2 + one.pulls @ other.pulls.T
-        total = total + steep * (FORM**2 * form + effects + COMBINED**2 * together)
+        total = total + steep * (form + effects + COMBINED**2 * together)
         blind = ~one.predicted[:, None] & ~other.predicted[None, :]
         share = sum(
             table[one.places[:, knob][:, None], other.places[:, knob][None, :]]
@@ -145,7 +148,7 @@ class Residuals:
     def _self(self, rows: Rows) -> Array:
         effects = sum((UNDERSTOOD if known else UNKNOWN) ** 2 for known in self._grid.understood)
         total = OFFSET**2 + np.sum(rows.pulls**2, axis=1)
-        total = total + rows.steep**2 * (FORM**2 + effects + COMBINED**2)
+        total = total + rows.steep**2 * (FORM**2 + NEAR**2 + effects + COMBINED**2)
         found: Array = total + (~rows.predicted) * UNPREDICTED**2
         return found
 

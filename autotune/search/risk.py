@@ -9,13 +9,14 @@ value is suspected along with a smaller one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from autotune.canonical import Json
 from autotune.search.choices import Indices
 
 Array = np.ndarray[Any, Any]
@@ -27,6 +28,8 @@ STEP_RISK = 0.05
 FATAL = {"choice": 0.05, "number": 0.02, "pair": 0.01}
 """Chance that a value is fatal, before anything is known."""
 CERTAIN = 0.97
+LEAST_WORD = 4
+"""Shorter values stand in too many sentences."""
 ROUNDS = 2
 LATEST = 40
 """Failures that are looked at."""
@@ -37,8 +40,22 @@ Suspect = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
+    """A launch that failed, and the knobs that are suspected of it."""
+
     row: Array
+    places: frozenset[int]
     suspects: tuple[Suspect, ...]
+
+
+def named_knobs(words: str, params: Mapping[str, Json]) -> list[str]:
+    """The knobs that an engine's words speak of, by their name or by the value that they have."""
+    plain = words.replace("_", "-").lower()
+    return [
+        name
+        for name, value in params.items()
+        if name.lower() in plain
+        or (isinstance(value, str) and len(value) >= LEAST_WORD and value in words)
+    ]
 
 
 class Risk:
@@ -66,30 +83,30 @@ class Risk:
         *,
         failed: bool,
         blamed: Sequence[str] = (),
+        named: Sequence[str] = (),
         memory: bool = False,
     ) -> None:
-        """Take over a launch. `blamed`: the knobs that the engine named, whose values together are
-        at fault; `memory`: it ran out of memory, so nothing else is.
+        """Take over a launch. `blamed`: knobs whose values together are certain to be at fault;
+        `named`: those that the engine's words speak of, so that no others are suspected of being it
+        alone; `memory`: it ran out of memory, so nothing else is.
         """
         row = self._row(indices)
         self._fatal = None
         if not failed:
             self._served.append(row)
             return
-        named = [k for k, name in enumerate(self._names) if name in blamed and row[k] >= 0]
-        if named:
-            self._blamed.add(tuple((k, int(row[k])) for k in named))
-            return
-        only_memory = memory and bool(self._hungry.any())
-        places = [
-            k for k in range(len(row)) if row[k] >= 0 and (self._hungry[k] or not only_memory)
-        ]
-        if only_memory:
+        active = [k for k in range(len(row)) if row[k] >= 0]
+        guilty = [k for k in active if self._names[k] in blamed]
+        if memory and self._hungry.any():
             # The same memory and more fails again, whatever else is set
-            self._blamed.add(tuple((k, int(row[k])) for k in places))
+            guilty = places = [k for k in active if self._hungry[k]]
+        else:
+            places = [k for k in active if self._names[k] in named] or guilty or active
+        if guilty:
+            self._blamed.add(tuple((k, int(row[k])) for k in guilty))
         singles: list[Suspect] = [((knob, int(row[knob])),) for knob in places]
         pairs: list[Suspect] = [(*one, *other) for one, other in combinations(singles, 2)]
-        self._failures.append(_Failure(row, (*singles, *pairs)))
+        self._failures.append(_Failure(row, frozenset(places), (*singles, *pairs)))
 
     def of(self, candidates: Sequence[Indices]) -> Array:
         """The chance of failure of each, 0 to 1."""
@@ -115,7 +132,8 @@ class Risk:
         known = dict.fromkeys(blamed, CERTAIN)
         if not suspects:
             return known
-        holds = np.array([self._has(failed, s) for s in suspects])
+        open_to = np.array([[{k for k, _ in s} <= f.places for f in failures] for s in suspects])
+        holds = np.array([self._has(failed, s) for s in suspects]) & open_to
         before = np.array([self._before(s) for s in suspects])
         chance = before.copy()
         # The one that explains most comes first, and takes it from the others

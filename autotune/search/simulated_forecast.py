@@ -57,7 +57,7 @@ FARTHEST = 1.5
 DIRECTIONS: Mapping[str, tuple[str, ...]] = {
     "prefill": PREFILL,
     "decode": DECODE,
-    "prefill step": ("f", "g"),
+    "prefill step": ("f",),
 }
 
 SettingsOf = Callable[[Candidate], Mapping[str, Json]]
@@ -295,17 +295,21 @@ class SimulatedForecast:
         return {name: float(step) for name, step in zip(DIRECTIONS, by, strict=True)}
 
     def _pulls(self, view: View, slopes: Mapping[str, float]) -> dict[str, float]:
-        names = tuple(DIRECTIONS)
-        pulls = {
-            f"speed {j}": sum(
-                slopes.get(name, 0.0) * self._root[i][j] for i, name in enumerate(names)
-            )
-            for j in range(len(names))
-        }
+        """What the doubts of the calibration do to a metric: of the engine's pace and of the traits
+        that launches have shown together, and of new traits each on its own.
+        """
+        import numpy as np
+
+        directions = [slopes.get(name, 0.0) for name in DIRECTIONS]
+        prefill, decode = slopes.get("prefill", 0.0), slopes.get("decode", 0.0)
+        has = {trait.name for trait in view.traits}
+        seen = [by if name in has else 0.0 for name in self.fit.shifts for by in (prefill, decode)]
+        along = np.array(directions + seen) @ self._root
+        pulls = {f"pace {j}": float(pull) for j, pull in enumerate(along)}
         for trait in view.traits:
-            prefill, decode = self.fit.doubts.get(trait.name, (trait.doubt, trait.doubt))
-            pulls[f"{trait.name} prefill"] = slopes.get("prefill", 0.0) * prefill
-            pulls[f"{trait.name} decode"] = slopes.get("decode", 0.0) * decode
+            if trait.name not in self.fit.shifts:
+                pulls[f"{trait.name} prefill"] = prefill * trait.doubt
+                pulls[f"{trait.name} decode"] = decode * trait.doubt
         return pulls
 
     def _gradient(self) -> Any:
@@ -315,21 +319,27 @@ class SimulatedForecast:
         import numpy as np
 
         k = self.fit.seconds()
-        prefill = {"b": k["b"] * self._prompt, "c": k["c"] * self._prompt**2 / 2}
+        prefill = {"b": k["b"] * self._prompt, "c": k["c"] * self._prompt**2 / 2, "g": k["g"]}
         decode = {"a": k["a"], "m": k["m"], "d": k["d"] * USUAL_BATCH * self._prompt}
         rows = []
-        for parts in (prefill, decode, {"f": k["f"], "g": k["g"]}):
+        for parts in (prefill, decode, {"f": 1.0}):
             total = sum(parts.values())
             rows.append([parts.get(name, 0.0) / total for name in NAMES])
         return np.array(rows)
 
     def _doubts(self) -> Any:
-        """The Cholesky root of the covariance of the three logs of `_gradient`."""
+        """The Cholesky root of the covariance of the three logs of `_gradient` and of the logs of
+        the traits that launches have shown.
+        """
         import numpy as np
 
         gradient = self._gradient()
-        covariance = gradient @ self.fit.covariance @ gradient.T
-        return np.linalg.cholesky(covariance + 1e-10 * np.eye(len(gradient)))
+        count = len(self.fit.covariance)
+        turn = np.zeros((len(gradient) + count - len(NAMES), count))
+        turn[: len(gradient), : len(NAMES)] = gradient
+        turn[len(gradient) :, len(NAMES) :] = np.eye(count - len(NAMES))
+        covariance = turn @ self.fit.covariance @ turn.T
+        return np.linalg.cholesky(covariance + 1e-10 * np.eye(len(turn)))
 
 
 def percentile_samples(

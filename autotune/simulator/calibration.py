@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAMES = ("a", "m", "b", "c", "d", "f", "g", "r0", "r1")
 """The six coefficients of a step (`step_time`), the cost of each prompt in it, and the two of a
 request, in this order."""
-PREFILL, DECODE = ("b", "c"), ("a", "m", "d")
+PREFILL, DECODE = ("b", "c", "g"), ("a", "m", "d")
 """Which coefficients a trait's two factors scale."""
 FEW = 64
 """Requests of a probe at most; more are a replay."""
@@ -106,10 +106,11 @@ class Belief:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Calibrated coefficients. `logs`: natural logs of seconds in the order of `NAMES`;
-    `covariance` of these; `shifts`: trait -> logs of its (prefill, decode) factors beyond what was
-    expected; `doubts`: trait -> their spreads. `error`: root mean square of the samples' log errors
-    over their spreads, `off`: median absolute log error.
+    """Calibrated coefficients. `logs`: natural logs of seconds in the order of `NAMES`. `shifts`:
+    trait -> logs of its (prefill, decode) factors beyond what was expected. `covariance` of the
+    logs, then of the two of each trait in the order of `shifts`; `doubts`: trait -> their spreads.
+    `error`: root mean square of the samples' log errors over their spreads, `off`: median absolute
+    log error.
     """
 
     logs: tuple[float, ...]
@@ -303,7 +304,7 @@ class _Problem:
         values = [s.spread for sight in self.sights for s in sight.samples]
         return Fit(
             logs=tuple(float(x) for x in at[: len(NAMES)]),
-            covariance=covariance[: len(NAMES), : len(NAMES)],
+            covariance=covariance,
             shifts={n: (float(at[i]), float(at[i + 1])) for n, i in self.place.items()},
             doubts={n: (float(spread[i]), float(spread[i + 1])) for n, i in self.place.items()},
             error=float(np.sqrt(np.mean(seen**2))),

@@ -60,8 +60,7 @@ class Candidate:
         return {
             name: pair
             for name, pair in pairs.items()
-            if (name in baseline.params) != (name in self.params)
-            or _differ(*pair)
+            if (name in baseline.params) != (name in self.params) or _differ(*pair)
         }
 
 

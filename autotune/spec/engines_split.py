@@ -1,7 +1,7 @@
 """A study across engines, taken apart: for each kind of engine the study that it is alone.
 
-Every value under `engine:`, the `baseline` and the `space` may be a mapping by kind; everything else
-is shared. What comes out is read, checked and resolved as any study of one engine is.
+Every value under `engine:`, the `baseline` and the `space` may be a mapping by kind; all else is
+shared. What comes out is read, checked and resolved as any study of one engine is.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _wrong_kinds(kinds: Sequence[Json]) -> list[tuple[Keys, str]]:
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             wrong.append((("engine", "kind", index), f"named twice: {kind}"))
-    if len({kind in SPEAKS_LIKE for kind in kinds}) > 1:
+    if len({kind in tuple(SPEAKS_LIKE) for kind in kinds}) > 1:
         label = "a simulated engine compares with no real one"
         wrong.append((("engine", "kind"), label))
     return wrong
@@ -137,13 +137,12 @@ def _side(data: Mapping[str, Json], kind: Json, index: int) -> SideData:
     for name, value in own["engine"].items():
         if not _by_kind(value):
             engine[name] = value
-        elif kind in value:
+        elif kind in tuple(value):
             engine[name] = value[kind]
             moved["engine", name] = ("engine", name, str(kind))
     own["engine"] = {**engine, "kind": kind}
-    baseline = own.get("baseline")
-    if _by_kind(baseline):
-        own["baseline"] = baseline.get(kind, {})
+    if _by_kind(own.get("baseline")):
+        own["baseline"] = own["baseline"].get(str(kind), {})
         moved[("baseline",)] = ("baseline", str(kind))
     elif index > 0:
         # What runs today runs on one engine: the first that is named

@@ -20,7 +20,7 @@ def across_engines(sides: Sequence[PreparedStudy]) -> PreparedStudy:
     """The study of these engines, the first of which runs today; one engine is itself.
 
     Answers are checked for all engines if for any. Right after the baseline come the baselines of
-    the others, each with the presets of its engine, so that engines are changed as seldom as can be.
+    the others, each with the presets of its engine, so that the engine seldom changes.
     """
     first = sides[0]
     if len(sides) == 1:
@@ -31,10 +31,7 @@ def across_engines(sides: Sequence[PreparedStudy]) -> PreparedStudy:
     ]
     space = across(
         SPACE_NAME,
-        [
-            EnginePart(kind=side.engine.kind, space=side.space, facts=side.facts)
-            for side in sides
-        ],
+        [EnginePart(kind=side.engine.kind, space=side.space, facts=side.facts) for side in sides],
     )
     return replace(
         sides[0],

@@ -89,6 +89,4 @@ class EngineFits:
 
 def _implications(study: PreparedStudy) -> Implications:
     kind, target = study.engine.kind, study.target
-    return Implications(
-        engine_facts(kind), lambda candidate: all_settings(candidate, kind, target)
-    )
+    return Implications(engine_facts(kind), lambda candidate: all_settings(candidate, kind, target))

@@ -76,7 +76,8 @@ def check_words(spec: StudySpec, space: SearchSpace) -> str | None:
         "lm-eval": f"{quality.task} may fall by {limit} at most",
     }[quality.check]
     seconds = format_duration(quality.seconds)
-    return f"{about}, against the baseline, where {names} differ (up to {seconds} a launch)"
+    differ = "differs" if len(lossy) == 1 else "differ"
+    return f"{about}, against the baseline, where {names} {differ} (up to {seconds} a launch)"
 
 
 UNCHECKED = "NOT CHECKED"

@@ -16,12 +16,13 @@ from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
 from autotune.engines.catalog import engine_for, is_simulated, probe_version
 from autotune.engines.engine import Engine
+from autotune.engines.launch_params import local_folder
 from autotune.engines.memory import GIB, estimate
 from autotune.errors import InputError
 from autotune.launch.catalog import launcher_for
 from autotune.launch.gpus import Gpu, list_gpus
 from autotune.search.budget import Budget, too_small
-from autotune.space.candidate import Candidate
+from autotune.space.candidate import MODEL, Candidate
 from autotune.space.search_space import SearchSpace
 from autotune.space.study_space import OpenedStudy
 from autotune.spec.model import StudySpec
@@ -236,8 +237,23 @@ def _check_side(study: PreparedStudy) -> None:
         study.space.first_values() | dict(study.baseline.params), study.facts
     ):
         for value in knob.grid():
+            if knob.name == MODEL:
+                _check_checkpoint(study, str(value))
             study.engine.plan(Candidate({**study.baseline.params, knob.name: value}), study.target)
     study.launcher.check(study.baseline_plan())
+
+
+def _check_checkpoint(study: PreparedStudy, path: str) -> None:
+    """A checkpoint that is given as a folder of this host has to be there."""
+    mounted = any(path.startswith(mount.target) for mount in study.target.mounts)
+    is_path = path.startswith(("/", ".", "~"))
+    if is_path and not mounted and not study.engine.simulated and local_folder(path) is None:
+        raise InputError(
+            message=f"no such folder: {path}",
+            seen="a value of the knob `model`",
+            so="nothing was started",
+            hint="the folder of a checkpoint, or its name on the hub",
+        )
 
 
 def recorded(spec: StudySpec) -> Trace:

@@ -12,7 +12,7 @@ from autotune.study.directory import write_json
 from autotune.study.measuring import MeasureSession
 from autotune.study.phases import PhaseClock
 
-WORTH = 10.0
+WORTH = 20.0
 """A repeat is made if so many of its length are left: it must not eat the search."""
 
 

@@ -42,20 +42,7 @@ def run_study(
     cannot be ended.
     """
     with directory.locked():
-        if fresh:
-            if (directory.path / "study.json").exists():
-                raise InputError(
-                    message=f"there is a study in {directory.path} already",
-                    so="nothing was started",
-                    hint=f"`autotune resume {directory.path}`, or `--out` another folder",
-                )
-            started_at = clock.utcnow().isoformat(timespec="seconds")
-            write_snapshot(study, directory, started_at=started_at)
-            notes = []
-        else:
-            notes = take_over(study, directory)
-            for side in study.sides or (study,):
-                side.launcher.check(side.baseline_plan())
+        notes = _written(study, directory, clock) if fresh else _taken_over(study, directory)
         events = EventStream(clock, directory, observers)
         fits = _fits(study)
         fit: Fits | None = EngineFits(fits) if study.sides else fits[None]
@@ -89,6 +76,27 @@ def run_study(
         for note in notes:
             events.emit("note", message=note)
         return runner.run()
+
+
+def _written(study: PreparedStudy, directory: StudyDirectory, clock: Clock) -> list[str]:
+    """Write a new study's own files; nothing to say of it."""
+    if (directory.path / "study.json").exists():
+        raise InputError(
+            message=f"there is a study in {directory.path} already",
+            so="nothing was started",
+            hint=f"`autotune resume {directory.path}`, or `--out` another folder",
+        )
+    started_at = clock.utcnow().isoformat(timespec="seconds")
+    write_snapshot(study, directory, started_at=started_at)
+    return []
+
+
+def _taken_over(study: PreparedStudy, directory: StudyDirectory) -> list[str]:
+    """End what an earlier run left; one sentence per thing done."""
+    notes = take_over(study, directory)
+    for side in study.sides or (study,):
+        side.launcher.check(side.baseline_plan())
+    return notes
 
 
 class _Engine:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 from autotune.clock import Clock, StopSignal
@@ -16,8 +17,8 @@ from autotune.space.candidate import Candidate
 from autotune.study.breaker import Breaker
 from autotune.study.confirm_act import ConfirmAct
 from autotune.study.directory import StudyDirectory, write_json
-from autotune.study.executor import Executor, Finished
 from autotune.study.engine_judges import EngineImplications
+from autotune.study.executor import Executor, Finished
 from autotune.study.launches import Launches
 from autotune.study.ledger import Ledger
 from autotune.study.memory_fit import Fits
@@ -25,7 +26,7 @@ from autotune.study.noise_floor import FILE, noise_json
 from autotune.study.prepared import PreparedStudy, engine_words
 from autotune.study.record import TrialRecord
 from autotune.study.refusals import Refusals
-from autotune.study.search_act import SearchAct
+from autotune.study.search_act import SECOND_BASELINE_FROM, SearchAct
 from autotune.study.spending import Spending
 from autotune.study.stream import EventStream
 from autotune.study.voice import Voice
@@ -80,7 +81,9 @@ class StudyRunner:
             directory.path,
             study.baseline,
             relative_limits=study.relative_limits,
-            flags={n: f for kind in study.kinds for n, f in study.on(kind).target.knob_flags.items()},
+            flags={
+                n: f for kind in study.kinds for n, f in study.on(kind).target.knob_flags.items()
+            },
             engine=lambda kind: engine_words(study.on(kind)),
         )
         self._implied = EngineImplications(study)
@@ -168,9 +171,14 @@ class StudyRunner:
         """Whether the noise is worth its time, and shows in repeats: a capacity is found on a
         ladder.
         """
-        trials = self._study.spec.budget.trials
-        worth = trials is None or trials >= NOISE_FROM
+        limits = (self._study.spec.budget.trials, self._size)
+        worth = all(limit is None or limit >= NOISE_FROM for limit in limits)
         return worth and not any(o.metric.searched for o in self._study.spec.objective)
+
+    @cached_property
+    def _size(self) -> int | None:
+        """How many settings the space has; None: a great many."""
+        return self._study.space.size(self._study.facts)
 
     def _unsure_of(self) -> Candidate | None:
         """The baseline, if a second launch of it is still to tell how much launches differ."""
@@ -178,7 +186,8 @@ class StudyRunner:
         if baseline is None or baseline.state != "measured" or not self._repeats_tell:
             return None
         done = any(record.role == "check" for record in self._ledger.finished)
-        wanted = self._study.spec.search.baseline_repeats > 0 and not done
+        enough = self._size is None or self._size >= SECOND_BASELINE_FROM
+        wanted = self._study.spec.search.baseline_repeats > 0 and enough and not done
         return self._study.baseline if wanted else None
 
     def _judge(self, finished: Finished) -> None:

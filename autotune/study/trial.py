@@ -30,7 +30,7 @@ from autotune.measure.outcome import (
     Unmeasurable,
 )
 from autotune.study.directory import StudyDirectory, write_json, write_text
-from autotune.study.memory_fit import MemoryFit, memory_block
+from autotune.study.memory_fit import Fits, memory_block
 from autotune.study.phases import PhaseClock, phase_history
 from autotune.study.prepare import PreparedStudy
 from autotune.study.quality import AnswerGuard
@@ -62,7 +62,7 @@ class TrialExecutor:
         clock: Clock,
         stop: StopSignal,
         render_script: Callable[[LaunchPlan, int], str],
-        fit: MemoryFit | None = None,
+        fit: Fits | None = None,
         history: dict[str, list[float]] | None = None,
         versions: VersionWatch | None = None,
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from autotune.engines.flag_table import flag_table
 from autotune.engines.flags import flag_problem
 from autotune.search.choices import Choices
 from autotune.space.candidate import Candidate
+from autotune.space.engines_space import EnginesSpace, across
 from autotune.space.search_space import SearchSpace, load_space
 
 FOLDER = Path(__file__).parents[2] / "search_spaces"
@@ -54,6 +56,32 @@ def cases() -> list[Any]:
         for space in spaces
         for version in VERSIONS.get(str(space.engine), ())
     ]
+
+
+def test_the_space_across_engines_is_made_of_the_checked_ones() -> None:
+    """Its candidates are theirs, and the argv of each is one that its engine's parser accepts."""
+    both = load_space("both")
+    assert isinstance(both, EnginesSpace)
+    assert both.engines == ("vllm", "sglang")
+    versions = {"vllm": "0.33.0", "sglang": "0.5.23"}
+    bound = across(
+        "both",
+        [
+            replace(part, facts=facts_of(part.space, versions[part.kind], "hopper, dense, long"))
+            for part in both.parts
+        ],
+    )
+    seen = set()
+    for candidate in candidates(bound, {}):
+        part = bound.part(candidate.engine)
+        assert part is not None
+        assert part.facts is not None
+        seen.add(part.kind)
+        table = flag_table(part.kind, versions[part.kind])
+        assert table is not None
+        words = words_of(part.space, candidate, part.facts)
+        assert table.check(words) == (), dict(candidate.params)
+    assert seen == {"vllm", "sglang"}
 
 
 def facts_of(space: SearchSpace, version: str, situation: str) -> dict[str, Any]:

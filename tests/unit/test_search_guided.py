@@ -138,9 +138,7 @@ def forecast() -> SimulatedForecast:
 
 
 def proposer(make: Any = forecast, seed: int = 0, **settings: Any) -> GuidedProposer:
-    return GuidedProposer(
-        SPACE, FACTS, [OBJECTIVE], [LIMIT], seed=seed, forecast=make, **settings
-    )
+    return GuidedProposer(SPACE, FACTS, [OBJECTIVE], [LIMIT], seed=seed, forecast=make, **settings)
 
 
 def known_today(rng: random.Random) -> Known:

@@ -22,6 +22,10 @@ from autotune.study.stream import EventStream
 
 GOAL = parse_objective("minimize ttft_p95")
 SEARCH = {"seed": 1, "repeats": 0, "baseline_repeats": 2}
+SPACE = {
+    "engine": "simulated",
+    "knobs": {"max-num-seqs": {"type": "int", "values": list(range(8, 108))}},
+}
 
 
 def record(number: int, seqs: int, value: float, **changes: Any) -> TrialRecord:
@@ -46,7 +50,7 @@ def test_baseline_is_measured_again_in_its_launch_and_the_noise_is_kept(
     lab: Any, make: Any
 ) -> None:
     lab.repeated = (0.104, 0.1)
-    lab.prepare(budget={"trials": 12}, search=SEARCH)
+    lab.prepare(budget={"trials": 12}, search=SEARCH, space=SPACE)
     lab.runs(*[make.candidate(n) for n in range(16, 40)])
     assert [t.repeats for t in lab.tasks] == [2] + [0] * 11
     kept = lab.directory.records()[0].repeats
@@ -59,7 +63,7 @@ def test_baseline_is_measured_again_in_its_launch_and_the_noise_is_kept(
 
 
 def test_with_launches_to_spare_the_baseline_is_launched_a_second_time(lab: Any, make: Any) -> None:
-    lab.prepare(budget={"trials": 40}, search=SEARCH)
+    lab.prepare(budget={"trials": 40}, search=SEARCH, space=SPACE)
     lab.runs(*[make.candidate(n) for n in range(16, 80)])
     assert [t.role for t in lab.tasks[:3]] == ["baseline", "check", "search"]
     assert sum(t.role != "check" for t in lab.tasks) == 40  # it is no trial of the budget
@@ -74,14 +78,24 @@ def test_with_launches_to_spare_the_baseline_is_launched_a_second_time(lab: Any,
 def test_small_studies_spend_nothing_on_noise_but_what_is_asked_of_one_launch(
     lab: Any, make: Any, budget: dict[str, Any]
 ) -> None:
-    lab.prepare(budget=budget, search=SEARCH)
+    lab.prepare(budget=budget, search=SEARCH, space=SPACE)
     lab.runs(*[make.candidate(n) for n in range(16, 40)])
     assert "check" not in [t.role for t in lab.tasks]
     assert lab.tasks[0].repeats == (0 if "trials" in budget else 2)
 
 
+def test_small_space_is_searched_without_repeats(lab: Any, make: Any) -> None:
+    lab.prepare(budget={"trials": 40}, search=SEARCH)
+    lab.runs(make.candidate(16), make.candidate(32))
+    assert [(t.role, t.repeats) for t in lab.tasks] == [
+        ("baseline", 0),
+        ("search", 0),
+        ("search", 0),
+    ]
+
+
 def test_second_launch_runs_beside_the_search(lab: Any, make: Any) -> None:
-    lab.prepare(budget={"trials": 40}, search={**SEARCH, "parallel": 4})
+    lab.prepare(budget={"trials": 40}, search={**SEARCH, "parallel": 4}, space=SPACE)
     lab.runs(*[make.candidate(n) for n in range(16, 80)])
     assert [t.role for t in lab.tasks[:5]] == ["baseline", "check", "search", "search", "search"]
     assert lab.clock.monotonic() == pytest.approx(10 + 10 * math.ceil(40 / 4))
@@ -95,9 +109,8 @@ def test_baseline_that_fails_in_its_second_launch_is_nobodys_recommendation(
         if task.role == "check"
         else make.served(0.1 if task.candidate == make.baseline else 0.2)
     )
-    end = lab.prepare(budget={"trials": 21}, search=SEARCH).runs(
-        *[make.candidate(n) for n in range(16, 80)]
-    )
+    lab.prepare(budget={"trials": 21}, search=SEARCH, space=SPACE)
+    end = lab.runs(*[make.candidate(n) for n in range(16, 80)])
     told = [e.data["message"] for e in lab.heard if e.kind == "note"]
     assert any("the baseline failed in a later launch" in text for text in told)
     assert end.error is None
@@ -203,7 +216,7 @@ def test_each_repeat_has_a_session_and_a_folder_of_its_own(lab: Any, tmp_path: P
 def test_no_repeat_is_made_that_would_eat_the_search(lab: Any, tmp_path: Path) -> None:
     lab.prepare()
     found = repeated(
-        measured(0.1), 2, folder=tmp_path, phases=phases(lab, 99.0),
+        measured(0.1), 2, folder=tmp_path, phases=phases(lab, 199.0),
         session=lambda place, number: pytest.fail("a repeat"), replay=lambda one: None,
     )  # fmt: skip
     assert found is not None

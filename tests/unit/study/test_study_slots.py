@@ -11,11 +11,13 @@ import pytest
 from autotune.errors import EnvironmentFault, InputError
 from autotune.measure.outcome import Stopped
 from autotune.spec.model import StudySpec
-from autotune.study import client
+from autotune.study import client, trial
 from autotune.study.gpu_slots import gpu_slots, resolved
 from autotune.study.record import TrialRecord
 from autotune.study.slots import SlotExecutor, share
+from autotune.study.stream import EventStream
 from autotune.study.task import TrialTask
+from autotune.study.trial import TrialExecutor
 
 
 def spec(engine: dict[str, Any], **search: Any) -> StudySpec:
@@ -168,3 +170,18 @@ def test_a_single_slot_runs_in_the_callers_thread(make: Any) -> None:
     assert threads == []
     assert executor.wait().record.number == 0
     assert threads == [threading.current_thread()]
+
+
+def test_only_the_memory_of_its_own_gpus_has_to_be_back_before_a_launch(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(trial, "memory_used", lambda gpus: asked.append(gpus) or {})
+    engine = {"kind": "simulated", "gpus": [0, 1, 2, 3], "gpus_per_trial": 2}
+    study = lab.prepare(engine=engine).study
+    for slot in range(2):
+        TrialExecutor(
+            share(study, slot), lab.directory, EventStream(lab.clock, lab.directory),
+            clock=lab.clock, stop=lab.stop, render_script=lambda plan, number: "",
+        )  # fmt: skip
+    assert asked == [("0", "1"), ("2", "3")]

@@ -112,7 +112,12 @@ def test_share_of_studies_that_claim_an_improvement(
 ) -> None:
     # Thousands of small files need not outlive a power failure
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    lab.prepare(budget={"trials": 21}, search={"seed": 1, "baseline_repeats": 1})
+    knobs = {"max-num-seqs": {"type": "int", "values": list(range(8, 36))}}
+    lab.prepare(
+        budget={"trials": 21},
+        space={"engine": "simulated", "knobs": knobs},
+        search={"seed": 1, "baseline_repeats": 1},
+    )
     ends = [study_of(lab, make, seed, gains, tmp_path) for seed in range(STUDIES)]
     better = [end.verdict for end in ends if end.verdict.verdict == "better"]
     assert all(verdict.confirmed for verdict in better)
