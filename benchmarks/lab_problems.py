@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -187,7 +187,11 @@ def _prepared(folder: Path, scene: Scene, asked: Mapping[str, Any]) -> PreparedS
     folder.mkdir(parents=True, exist_ok=True)
     trace = folder / f"{scene.scenario}.jsonl"
     if not trace.exists():
-        write_trace(trace, make(scene.scenario, rate=scene.rate, duration_s=scene.duration_s))
+        made = make(scene.scenario, rate=scene.rate, duration_s=scene.duration_s)
+        # Turns at their recorded times, as a log without sessions has them: else a slow engine is
+        # asked less, and no rate of new sessions is too high for a few of them
+        alone = [replace(r, session=None, turn=0, gap_s=None) for r in made.requests]
+        write_trace(trace, replace(made, requests=tuple(alone)))
     content = {
         "name": scene.scenario,
         "model": "hidden",

@@ -172,9 +172,7 @@ def main() -> None:
     print(f"one calibration took {spent_s:.1f} s")
 
 
-def _machine(
-    factors: Mapping[str, float], launches: Mapping[str, Launch], launch: Launch
-) -> float:
+def _machine(factors: Mapping[str, float], launches: Mapping[str, Launch], launch: Launch) -> float:
     """The other machine's factor: by the launch there with the largest budget, whose prompts are
     computed in one step as here.
     """

@@ -42,9 +42,7 @@ def plan(file: Path | None, flags: Mapping[str, Any], *, as_json: bool) -> int:
     if as_json:
         result_json(plan_json(study, opened.study.origins))
     else:
-        say_plan(
-            plan_text(study, opened.study.origins, verbose=True), UNCHECKED, as_result=True
-        )
+        say_plan(plan_text(study, opened.study.origins, verbose=True), UNCHECKED, as_result=True)
     check(study)
     return 0
 

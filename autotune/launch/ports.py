@@ -84,7 +84,7 @@ def choose_port() -> int:
 
 
 class PortLeases:
-    """Ports of servers that are starting or running: an engine binds long after its port was chosen,
+    """Ports of servers that start or run: an engine binds long after its port was chosen,
     and two that start at the same time must not be given the same one. Any thread may use it.
     """
 

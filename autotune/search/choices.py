@@ -135,12 +135,15 @@ class Choices:
         return candidate is not None and not seen(candidate)
 
     def every(self) -> Iterator[dict[str, int]]:
-        """All assignments, forbidden ones too, each once, as nested loops go through them: the
-        space's last knob runs fastest.
+        """All allowed assignments, each once, as nested loops go through them: the space's last
+        knob runs fastest. Whole branches are left out as soon as a rule is broken.
         """
         stack: list[dict[str, int]] = [{}]
         while stack:
             chosen = stack.pop()
+            # What is false with some knobs unknown stays false
+            if self._space.violations(self._values(chosen), self._facts):
+                continue
             name = self._next(chosen)
             if name is None:
                 yield chosen

@@ -2,7 +2,7 @@
 
 Expected improvement over the best known settings, times the chance that every limit holds and that
 the launch serves (Jones, Schonlau and Welch 1998; Gardner et al. 2014), on the logs of the metrics.
-Where no model can be calibrated, or its predictions prove wrong, TPE goes on with all that is known.
+Where no model can be calibrated, or its predictions prove wrong, TPE goes on with what is known.
 """
 
 from __future__ import annotations

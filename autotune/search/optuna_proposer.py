@@ -22,7 +22,8 @@ from autotune.canonical import Json
 from autotune.measure.outcome import Infeasible, Measured, Outcome, Stopped
 from autotune.search.choices import Choices, Indices
 from autotune.search.evolution import Evolution
-from autotune.search.lesson import Goals, Lesson
+from autotune.search.hazard import Hazard
+from autotune.search.lesson import LAUNCH, Goals, Lesson
 from autotune.search.optuna_copy import OptunaCopy
 from autotune.search.optuna_model import OptunaModel, as_trial
 from autotune.search.orders import GridOrder, RandomOrder, SobolOrder
@@ -107,6 +108,7 @@ class OptunaProposer:
         self._model = self._model_of(sampler)
         self._wanders = sampler == "tpe"
         self._step_back = StepBack(self._choices, memory_order_of(space, facts, "generic"))
+        self._hazard = Hazard(self._choices)
         directions = self._goals.directions
         self._copy = OptunaCopy(storage_path, directions) if storage_path is not None else None
         self._seen: set[str] = set()
@@ -221,22 +223,29 @@ class OptunaProposer:
             return None
         seed = self._derived()
         pending = [asked.indices for asked in self._asked.values() if asked.indices is not None]
-        indices = self._model.suggest(self._lessons, pending, seed, self._is_seen)
-        if indices is None and self._best is not None:
-            indices = self._choices.neighbour(self._best[1], Random(seed), self._is_seen)
-        candidate = None if indices is None else self._choices.candidate(indices)
-        return None if candidate is None else _Asked(candidate, indices, promising=True)
+        for out in (self._is_avoided, self._is_seen):
+            indices = self._model.suggest(self._lessons, pending, seed, out)
+            if indices is None and self._best is not None:
+                indices = self._choices.neighbour(self._best[1], Random(seed), out)
+            candidate = None if indices is None else self._choices.candidate(indices)
+            if candidate is not None:
+                return _Asked(candidate, indices, promising=True)
+        return None
 
     def _drawn(self) -> _Asked | None:
         """The next one of the order."""
-        indices = self._order.suggest(self._derived(), self._is_seen)
-        candidate = None if indices is None else self._choices.candidate(indices)
-        return None if candidate is None else _Asked(candidate, indices)
+        for out in (self._is_avoided, self._is_seen):
+            indices = self._order.suggest(self._derived(), out)
+            candidate = None if indices is None else self._choices.candidate(indices)
+            if candidate is not None:
+                return _Asked(candidate, indices)
+        return None
 
     # ---- what is known
 
     def _learn(self, lesson: Lesson) -> None:
         self._lessons.append(lesson)
+        self._hazard.learn(lesson.indices, failed=lesson.violations[LAUNCH] > 0)
         costs = self._goals.costs(lesson)
         if costs is None or lesson.violation > 0:
             return
@@ -257,6 +266,13 @@ class OptunaProposer:
         """A seed from the study's and the number of candidates so far."""
         text = f"{self._seed}/{len(self._seen)}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+    def _is_avoided(self, candidate: Candidate) -> bool:
+        """Seen, or rather to fail than to serve as far as a method that learns can tell."""
+        if self._is_seen(candidate):
+            return True
+        indices = self._choices.indices_of(candidate) if self._model is not None else None
+        return indices is not None and self._hazard.is_likely(indices)
 
     def _is_seen(self, candidate: Candidate) -> bool:
         return candidate.key in self._seen

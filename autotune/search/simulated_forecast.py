@@ -14,16 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.canonical import Json
-from autotune.measure.quantiles import rank_of
 from autotune.search.forecast import Prediction
-from autotune.search.simulated_metrics import predictable
+from autotune.search.simulated_metrics import ANSWERS, percentile_samples, predictable
 from autotune.search.simulated_runs import Runs
 from autotune.simulator.calibration import (
     DECODE,
     NAMES,
     PREFILL,
     Fit,
-    Sample,
     Sight,
     Trait,
     calibrate,
@@ -45,11 +43,6 @@ KV_STEP = 0.1
 """Sizes of the KV cache within this (as logs) are one to a sketch."""
 WEAK = 0.12
 """A trait whose factors lie within this (as logs) is followed along slopes where rough will do."""
-ANSWERS = ("ttft_p50", "ttft_p90", "ttft_p95", "tpot_p50", "tpot_p90", "tpot_p95")
-"""The metrics of a launch that the calibration looks at."""
-SPREAD = 0.03
-"""How well a right model meets a launch's percentiles, where these follow the engine's speed; times
-the steepness elsewhere."""
 USUAL_BATCH = 8.0
 """Requests in a usual decode step, for the weights of its parts."""
 FARTHEST = 1.5
@@ -121,8 +114,7 @@ class SimulatedForecast:
         self._learned = 0
         jobs = load_at(1.0).jobs
         self._prompt = sum(job.prompt for job in jobs) / len(jobs)
-        self.fit: Fit = calibrate(self._first)
-        self._root = self._doubts()
+        self._calibrated(calibrate(self._first))
         self._views: dict[str, View] = {}
         self._exact: dict[tuple[Any, ...], _Found] = {}
         self._shared: dict[tuple[Any, ...], dict[Limits, _Found]] = {}
@@ -187,8 +179,7 @@ class SimulatedForecast:
         self._later.append(
             Sight(load=load, limits=view.limits, traits=view.traits, samples=samples)
         )
-        self.fit = calibrate([*self._first, *self._later], start=self.fit)
-        self._root = self._doubts()
+        self._calibrated(calibrate([*self._first, *self._later], start=self.fit))
         self._runs.forget()
 
     def give_way(self, why: str) -> None:
@@ -210,6 +201,11 @@ class SimulatedForecast:
             "launches_learned": self._learned,
             "gave_way": self._gave_way,
         }
+
+    def _calibrated(self, fit: Fit) -> None:
+        self.fit = fit
+        self._shares = self._gradient()
+        self._root = self._doubts()
 
     # ---- predictions
 
@@ -291,7 +287,7 @@ class SimulatedForecast:
         import numpy as np
 
         logs = np.array(self.fit.logs_with(has)) - np.array(old.logs_with(had))
-        by = self._gradient() @ logs
+        by = self._shares @ logs
         return {name: float(step) for name, step in zip(DIRECTIONS, by, strict=True)}
 
     def _pulls(self, view: View, slopes: Mapping[str, float]) -> dict[str, float]:
@@ -301,15 +297,21 @@ class SimulatedForecast:
         import numpy as np
 
         directions = [slopes.get(name, 0.0) for name in DIRECTIONS]
-        prefill, decode = slopes.get("prefill", 0.0), slopes.get("decode", 0.0)
-        has = {trait.name for trait in view.traits}
-        seen = [by if name in has else 0.0 for name in self.fit.shifts for by in (prefill, decode)]
+        sides = (slopes.get("prefill", 0.0), slopes.get("decode", 0.0))
+        own = {
+            trait.name: [
+                side * sum(self._shares[row][NAMES.index(name)] for name in names)
+                for row, (side, names) in enumerate(zip(sides, trait.scales, strict=True))
+            ]
+            for trait in view.traits
+        }
+        seen = [by for name in self.fit.shifts for by in own.get(name, (0.0, 0.0))]
         along = np.array(directions + seen) @ self._root
         pulls = {f"pace {j}": float(pull) for j, pull in enumerate(along)}
         for trait in view.traits:
             if trait.name not in self.fit.shifts:
-                pulls[f"{trait.name} prefill"] = prefill * trait.doubt
-                pulls[f"{trait.name} decode"] = decode * trait.doubt
+                for side, by in zip(("prefill", "decode"), own[trait.name], strict=True):
+                    pulls[f"{trait.name} {side}"] = by * trait.doubt
         return pulls
 
     def _gradient(self) -> Any:
@@ -333,39 +335,13 @@ class SimulatedForecast:
         """
         import numpy as np
 
-        gradient = self._gradient()
+        gradient = self._shares
         count = len(self.fit.covariance)
         turn = np.zeros((len(gradient) + count - len(NAMES), count))
         turn[: len(gradient), : len(NAMES)] = gradient
         turn[len(gradient) :, len(NAMES) :] = np.eye(count - len(NAMES))
         covariance = turn @ self.fit.covariance @ turn.T
         return np.linalg.cholesky(covariance + 1e-10 * np.eye(len(turn)))
-
-
-def percentile_samples(
-    load: Load, metrics: Mapping[str, float | None], prediction: Prediction | None
-) -> tuple[Sample, ...]:
-    """What a launch's percentiles say; the steeper they answer to the engine, the less surely."""
-    counts = {
-        "ttft": sum(job.measured for job in load.jobs),
-        "tpot": sum(job.measured and job.output > 1 for job in load.jobs),
-    }
-    samples = []
-    for name in ANSWERS:
-        metric = METRICS[name]
-        value, count = metrics.get(metric.key), counts[metric.family]
-        if not value or not count or metric.statistic is None:
-            continue
-        steep = 1.0 if prediction is None else prediction.steepness.get(metric.key, 1.0)
-        samples.append(
-            Sample(
-                what="ttft" if metric.family == "ttft" else "tpot",
-                value_s=value,
-                spread=SPREAD * max(1.0, steep),
-                rank=rank_of(float(metric.statistic[1:]), count),
-            )
-        )
-    return tuple(samples)
 
 
 def _key(limits: Limits, traits: Sequence[Trait]) -> tuple[Any, ...]:

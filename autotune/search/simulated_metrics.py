@@ -6,16 +6,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.measure.metrics import goodput, output_throughput, request_throughput
-from autotune.measure.quantiles import percentile
+from autotune.measure.quantiles import percentile, rank_of
 from autotune.measure.scoring import resolve_limit
 from autotune.replay.records import RequestRecord
 from autotune.replay.schedule import window_of
-from autotune.simulator.calibration import latencies
+from autotune.search.forecast import Prediction
+from autotune.simulator.calibration import Sample, latencies
 from autotune.simulator.load import Limits, Load, Times
 from autotune.spec.expressions import Constraint
 from autotune.spec.vocabulary import METRICS, MetricName
 
 _FAMILIES = {"ttft": "ttft", "ttft_service": "ttft", "tpot": "tpot", "e2e": "e2e"}
+ANSWERS = ("ttft_p50", "ttft_p90", "ttft_p95", "tpot_p50", "tpot_p90", "tpot_p95")
+"""The metrics of a launch that the calibration looks at."""
+SPREAD = 0.03
+"""How well a right model meets a launch's percentiles, where these follow the engine's speed; times
+the steepness elsewhere."""
 LEAST = 1e-4
 """Violations are compared as logs; a share or a count of nothing is taken for so much."""
 
@@ -63,6 +69,32 @@ def log_violation(value: float, op: str, limit: float) -> float:
     """The log of a value over its limit, with the sign that makes <= 0 hold."""
     distance = math.log(max(value, LEAST * LEAST)) - math.log(max(limit, LEAST * LEAST))
     return distance if op == "<=" else -distance
+
+
+def percentile_samples(
+    load: Load, metrics: Mapping[str, float | None], prediction: Prediction | None
+) -> tuple[Sample, ...]:
+    """What a launch's percentiles say; the steeper they answer to the engine, the less surely."""
+    counts = {
+        "ttft": sum(job.measured for job in load.jobs),
+        "tpot": sum(job.measured and job.output > 1 for job in load.jobs),
+    }
+    samples = []
+    for name in ANSWERS:
+        metric = METRICS[name]
+        value, count = metrics.get(metric.key), counts[metric.family]
+        if not value or not count or metric.statistic is None:
+            continue
+        steep = 1.0 if prediction is None else prediction.steepness.get(metric.key, 1.0)
+        samples.append(
+            Sample(
+                what="ttft" if metric.family == "ttft" else "tpot",
+                value_s=value,
+                spread=SPREAD * max(1.0, steep),
+                rank=rank_of(float(metric.statistic[1:]), count),
+            )
+        )
+    return tuple(samples)
 
 
 def _statistic(samples: list[float], statistic: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Simulated replays of one study's traffic, each made once: metrics under a pace and some limits."""
+"""Simulated replays of a study's traffic, each made once: metrics under a pace and some limits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Runs:
     def moved(
         self, limits: Limits, pace: Pace, name: Hashable, before: Mapping[str, float]
     ) -> dict[str, float]:
-        """The metrics under a slightly other pace, given those `before`. The others are taken at the
+        """The metrics under a slightly other pace, given those `before`. Others are taken at the
         same rate; a capacity follows from how the violation moves with pace and rate.
         """
         searched = next((m for m in self._metrics if m.searched), None)

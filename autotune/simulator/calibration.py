@@ -25,7 +25,7 @@ NAMES = ("a", "m", "b", "c", "d", "f", "g", "r0", "r1")
 """The six coefficients of a step (`step_time`), the cost of each prompt in it, and the two of a
 request, in this order."""
 PREFILL, DECODE = ("b", "c", "g"), ("a", "m", "d")
-"""Which coefficients a trait's two factors scale."""
+"""Which coefficients a trait's two factors may scale."""
 FEW = 64
 """Requests of a probe at most; more are a replay."""
 NEVER = 20.0
@@ -65,12 +65,21 @@ cannot tell, and other settings lean on other terms."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trait:
     """A setting with an unknown effect. `expected`: coefficient -> factor that is likely. `doubt`:
-    spread of the log of its two factors.
+    spread of the log of its two factors, which scale the coefficients that it `touches`.
     """
 
     name: str
     doubt: float
     expected: Mapping[str, float] = field(default_factory=dict)
+    touches: tuple[str, ...] = (*PREFILL, *DECODE)
+
+    @property
+    def scales(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The coefficients of its factor on prefill, and of that on decoding."""
+        return (
+            tuple(name for name in PREFILL if name in self.touches),
+            tuple(name for name in DECODE if name in self.touches),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +159,7 @@ def pace_of(logs: Sequence[float]) -> Pace:
 def _apply(logs: list[float], trait: Trait, shift: tuple[float, float]) -> None:
     for name, factor in trait.expected.items():
         logs[NAMES.index(name)] += math.log(factor)
-    for names, by in ((PREFILL, shift[0]), (DECODE, shift[1])):
+    for names, by in zip(trait.scales, shift, strict=True):
         for name in names:
             logs[NAMES.index(name)] += by
 
@@ -283,7 +292,7 @@ class _Problem:
                 moved[i] += self.step
                 block[:, i] = (self._sight(sight, moved) - base) / self.step
             for trait in sight.traits:
-                for offset, names in enumerate((PREFILL, DECODE)):
+                for offset, names in enumerate(trait.scales):
                     columns = [NAMES.index(name) for name in names]
                     block[:, self.place[trait.name] + offset] = block[:, columns].sum(axis=1)
             blocks.append(block)

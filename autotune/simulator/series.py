@@ -1,4 +1,4 @@
-"""Steps in a row of which each lasts a little longer than the one before. Pure; any unit of time."""
+"""Steps in a row, each a little longer than the one before. Pure; any unit of time."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.canonical import Json, canonical_json
-from autotune.simulator.calibration import Trait
+from autotune.simulator.calibration import DECODE, PREFILL, Trait
 from autotune.simulator.load import AMPLE, Limits
 
 _FILE = Path(__file__).with_name("understood.yaml")
@@ -49,16 +49,14 @@ class Understanding:
     machine: Machine = field(default_factory=Machine)
 
     def understands(self, flag: str) -> bool:
-        """Whether the whole effect of a flag follows from the model. Of traits only a guess does."""
+        """Whether the whole effect of a flag follows from the model. Of traits a guess does."""
         return flag in _plain(_facts(self.engine))
 
     def view(self, settings: Mapping[str, Json], kv_tokens: int | None = None) -> View:
         """How the simulator sees all settings of a launch, flag name -> value. `kv_tokens`: what
         its KV cache holds, None where nobody knows.
         """
-        return View(
-            limits=self.limits(settings, kv_tokens), traits=tuple(self._traits(settings))
-        )
+        return View(limits=self.limits(settings, kv_tokens), traits=tuple(self._traits(settings)))
 
     def limits(self, settings: Mapping[str, Json], kv_tokens: int | None = None) -> Limits:
         """The limits that a launch would have; what is not set follows the engine's defaults."""
@@ -96,7 +94,8 @@ class Understanding:
             before, now = self.baseline.get(flag), settings.get(flag)
             if canonical_json(before) == canonical_json(now):
                 continue
-            known = facts["traits"].get(flag, {})
+            entry = facts["traits"].get(flag, {})
+            known, touches = entry.get("values", {}), entry.get("touches")
             usual = {"doubt": facts["unknown_doubt"]}
             was, will = _known(known, before) or {}, _known(known, now) or usual
             names = (was.keys() | will.keys()) - {"doubt"}
@@ -105,6 +104,7 @@ class Understanding:
                     name=f"{flag} {now if isinstance(now, str) else canonical_json(now)}",
                     doubt=max(float(will["doubt"]), float(was.get("doubt", 0.0)), 0.01),
                     expected={name: will.get(name, 1.0) / was.get(name, 1.0) for name in names},
+                    touches=tuple(touches or (*PREFILL, *DECODE)),
                 )
             )
         return traits

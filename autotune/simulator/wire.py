@@ -114,9 +114,7 @@ def _log_probabilities(data: Mapping[str, Any]) -> dict[str, bool]:
               for name in ("logprobs", "prompt_logprobs")}  # fmt: skip
     for name, asked in wanted.items():
         if asked and data.get("stream"):
-            raise BadRequestError(
-                f"the simulated engine gives no {name} in a stream", field=name
-            )
+            raise BadRequestError(f"the simulated engine gives no {name} in a stream", field=name)
     return wanted
 
 

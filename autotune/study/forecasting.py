@@ -1,4 +1,4 @@
-"""From a study's files to a calibrated forecast: probes, the baseline's requests, other launches."""
+"""From a study's files to a calibrated forecast: probes, requests, other launches."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from autotune.canonical import Json
 from autotune.measure.metrics import tpot, ttft
 from autotune.replay.parquet import read_records
 from autotune.replay.records import RequestRecord
 from autotune.search.forecast import Forecast, Prediction
-from autotune.search.simulated_forecast import SimulatedForecast, Wanted, percentile_samples
+from autotune.search.simulated_forecast import SimulatedForecast, Wanted
+from autotune.search.simulated_metrics import percentile_samples
 from autotune.simulator.calibration import Sample, Sight, Trait
 from autotune.simulator.load import Job, Limits, Load, simultaneous
 from autotune.space.candidate import Candidate
@@ -118,9 +118,7 @@ class KeptForecast:
 class _Reader:
     """Everything that the forecast needs to know of one study."""
 
-    def __init__(
-        self, study: PreparedStudy, directory: StudyDirectory, fit: Fits | None
-    ) -> None:
+    def __init__(self, study: PreparedStudy, directory: StudyDirectory, fit: Fits | None) -> None:
         self.study = study
         self.directory = directory
         self._fit = fit

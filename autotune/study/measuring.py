@@ -196,9 +196,7 @@ class MeasureSession:
         self, requests: Sequence[Request], after: Sequence[int | None]
     ) -> list[PlannedRequest]:
         planned = self._plan(requests, salt=f"{self.salt}/asked")
-        return [
-            replace(p, after=a, gap_s=QUIET_S) for p, a in zip(planned, after, strict=True)
-        ]
+        return [replace(p, after=a, gap_s=QUIET_S) for p, a in zip(planned, after, strict=True)]
 
     def _hopeless(
         self, planned: Sequence[PlannedRequest], server: Server, options: ReplayOptions

@@ -17,7 +17,8 @@ from autotune.measure.outcome import Infeasible, Measured, Outcome, Score, Stopp
 from autotune.search.forecast import Prediction
 from autotune.search.guided import NO_MODEL, GuidedProposer
 from autotune.search.proposer import Known, Proposal
-from autotune.search.simulated_forecast import SimulatedForecast, Wanted, percentile_samples
+from autotune.search.simulated_forecast import SimulatedForecast, Wanted
+from autotune.search.simulated_metrics import percentile_samples
 from autotune.simulator.calibration import Sample, Sight, latencies
 from autotune.simulator.fast import run
 from autotune.simulator.load import Limits, Load, Pace, jobs_at, simultaneous

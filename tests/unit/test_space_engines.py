@@ -19,7 +19,13 @@ from autotune.space.study_space import open_study
 
 ONE = load_space({"knobs": {"page": [1, 2], "seqs": [8, 16]}, "rules": ["page < seqs"]})
 TWO = load_space(
-    {"knobs": {"page": [16, 32], "tier": ["a", "b"], "deep": {"values": [1, 2], "when": "page > 16"}}}
+    {
+        "knobs": {
+            "page": [16, 32],
+            "tier": ["a", "b"],
+            "deep": {"values": [1, 2], "when": "page > 16"},
+        }
+    }
 )
 SPACE = across(
     "both",

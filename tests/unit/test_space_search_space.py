@@ -219,8 +219,15 @@ def test_every_fault_of_a_space_is_told_at_once_with_its_place() -> None:
         load_space(document.data, document=document)
     places = [problem.place for problem in caught.value.problems]
     assert [(p.line, p.column, p.length, p.label) for p in places if p is not None] == [
-        (1, 9, 3, "expected `vllm`, `sglang`, `simulated`, `simulated-sglang` or `generic`; "
-                  "nearest: vllm"),
+        (
+            1,
+            9,
+            3,
+            (
+                "expected `vllm`, `sglang`, `simulated`, `simulated-sglang` or `generic`; "
+                "nearest: vllm"
+            ),
+        ),
         (4, 3, 12, "the same flag as `max-num-seqs`"),
         (5, 42, 5, "unknown key; nearest: values"),
         (6, 6, 9, "yes and no are texts; a switch is {type: switch}, or [on, off]"),

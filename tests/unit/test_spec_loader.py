@@ -143,12 +143,12 @@ def test_the_worked_example_is_shown_word_for_word(write: Write) -> None:
          (19, 1, "unknown key here; it belongs under `search`")),
         ("budget: {time", "budget: {tiem", (17, 10, "unknown key; nearest: time")),
         ("kind: vllm", "kind: vlm",
-         (4, 9, "expected `vllm`, `sglang`, `simulated`, `simulated-sglang` or `generic`; "
-                "nearest: vllm")),
+         (4, 9, ("expected `vllm`, `sglang`, `simulated`, `simulated-sglang` or `generic`; "
+                "nearest: vllm"))),
         ("kind: vllm", "kind: [vllm, vllm]", (4, 16, "named twice: vllm")),
         ("kind: vllm", "kind: [vllm, slang]",
-         (4, 16, "expected `vllm`, `sglang`, `simulated`, `simulated-sglang` or `generic`; "
-                 "nearest: sglang")),
+         (4, 16, ("expected `vllm`, `sglang`, `simulated`, `simulated-sglang` or `generic`; "
+                 "nearest: sglang"))),
         ("trials: 40", 'trials: "40"', (17, 28, "text; expected a whole number")),
         ("trials: 40", "trials: 0", (17, 28, "expected at least 1")),
         ("trials: 40", "trials: 4.5", (17, 28, "expected a whole number")),

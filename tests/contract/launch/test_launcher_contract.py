@@ -288,7 +288,8 @@ class TestProcessLauncher(LaunchingContract):
         server.stop()
 
     def test_a_missing_program_is_named(self, launcher: Launcher) -> None:
-        plan = LaunchPlan(engine="generic", launcher="process", argv=("no-such-program",), model="m")
+        argv = ("no-such-program",)
+        plan = LaunchPlan(engine="generic", launcher="process", argv=argv, model="m")
         with pytest.raises(InputError, match="no-such-program"):
             launcher.check(plan)
 
