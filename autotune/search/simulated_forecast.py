@@ -15,12 +15,11 @@ from typing import Any
 
 from autotune.canonical import Json
 from autotune.search.forecast import Prediction
+from autotune.search.shared_doubt import DIRECTIONS, SharedDoubt
 from autotune.search.simulated_metrics import ANSWERS, percentile_samples, predictable
 from autotune.search.simulated_runs import Runs
 from autotune.simulator.calibration import (
-    DECODE,
     NAMES,
-    PREFILL,
     Fit,
     Sight,
     Trait,
@@ -43,16 +42,8 @@ KV_STEP = 0.1
 """Sizes of the KV cache within this (as logs) are one to a sketch."""
 WEAK = 0.12
 """A trait whose factors lie within this (as logs) is followed along slopes where rough will do."""
-USUAL_BATCH = 8.0
-"""Requests in a usual decode step, for the weights of its parts."""
 FARTHEST = 1.5
 """Nothing is moved further than this along slopes, as a log."""
-DIRECTIONS: Mapping[str, tuple[str, ...]] = {
-    "prefill": PREFILL,
-    "decode": DECODE,
-    "prefill step": ("f",),
-}
-
 SettingsOf = Callable[[Candidate], Mapping[str, Json]]
 """All flags that a candidate's launch sets, fixed ones included."""
 Slopes = Mapping[str, Mapping[str, float]]
@@ -109,6 +100,8 @@ class SimulatedForecast:
         self._settings_of = settings_of
         self._kv_tokens = kv_tokens
         self._runs = Runs(load_at, wanted.metrics(), wanted.constraints, wanted.reference)
+        aims: list[Objective | Constraint] = [*wanted.objectives, *wanted.constraints]
+        self._asked = tuple(dict.fromkeys(aim.metric.key for aim in aims))
         self._first = tuple(sights)
         self._later: list[Sight] = []
         self._learned = 0
@@ -135,25 +128,32 @@ class SimulatedForecast:
 
     def sketch(self, candidates: Sequence[Candidate]) -> list[Prediction | None]:
         self._left = SKETCHED
-        return [self._sketched(self._view(candidate)) for candidate in candidates]
+        alike: dict[int, Slopes] = {}
+        return [self._sketched(self._view(candidate), alike) for candidate in candidates]
 
-    def _sketched(self, view: View) -> Prediction | None:
+    def _sketched(self, view: View, alike: dict[int, Slopes]) -> Prediction | None:
+        """`alike` keeps the slopes that were borrowed in this round."""
         known = self._exact.get(_key(view.limits, view.traits))
-        strong = view.traits if known else tuple(t for t in view.traits if self._strong(t))
-        if known is None:
-            shared = self._shared_with(_usual(view.limits), strong)
-            known = _Found(shared.values, self._slopes_like(shared.values), shared.fit)
-        assert known.slopes is not None
-        return self._prediction(view, self._moved(known, strong, view.traits), known.slopes)
+        if known is not None:
+            assert known.slopes is not None
+            values = self._moved(known, known.slopes, view.traits, view.traits)
+            return self._prediction(view, values, known.slopes)
+        strong = tuple(trait for trait in view.traits if self._strong(trait))
+        shared = self._shared_with(_usual(view.limits), strong)
+        if id(shared) not in alike:
+            alike[id(shared)] = self._slopes_like(shared.values)
+        slopes = alike[id(shared)]
+        return self._prediction(view, self._moved(shared, slopes, strong, view.traits), slopes)
 
     def _prediction(
         self, view: View, values: Mapping[str, float], slopes: Slopes
     ) -> Prediction | None:
         if not values:
             return None
+        asked = [key for key in self._asked if key in values]
         return Prediction(
             metrics=values,
-            pulls={key: self._pulls(view, slopes.get(key, {})) for key in values},
+            pulls={key: self._doubt.pulls(view.traits, slopes.get(key, {})) for key in asked},
             steepness={key: abs(sum(slopes.get(key, {}).values())) for key in values},
         )
 
@@ -166,8 +166,6 @@ class SimulatedForecast:
         """See `Forecast.learn`; `probes` of the same launch."""
         self._learned += 1
         self._first = (*self._first, *probes)
-        # What is known of memory may have changed with it
-        self._views.clear()
         if len(self._later) >= MOST_SIGHTS:
             return
         prediction = self.predict(candidate)
@@ -204,25 +202,29 @@ class SimulatedForecast:
 
     def _calibrated(self, fit: Fit) -> None:
         self.fit = fit
-        self._shares = self._gradient()
-        self._root = self._doubts()
+        self._doubt = SharedDoubt(fit, self._prompt)
 
     # ---- predictions
 
     def _view(self, candidate: Candidate) -> View:
-        found = self._views.get(candidate.key)
-        if found is None:
-            settings = self._settings_of(candidate)
-            found = self._understanding.view(settings, self._kv_tokens(candidate))
-            self._views[candidate.key] = found
-        return found
+        known = self._views.get(candidate.key)
+        if known is None:
+            known = self._understanding.view(self._settings_of(candidate))
+            self._views[candidate.key] = known
+        # What is known of memory changes with every launch
+        tokens = self._kv_tokens(candidate)
+        if tokens is None:
+            return known
+        return replace(known, limits=replace(known.limits, kv_tokens=tokens))
 
     def _simulated(self, view: View, before: _Found | None) -> _Found:
         """Values and slopes of one view; `before`: what an earlier fit said of it."""
         name = tuple(trait.name for trait in view.traits)
         near = None
         if before is not None:
-            near = self._moved(before, view.traits, view.traits).get(METRICS["capacity"].key)
+            assert before.slopes is not None
+            moved = self._moved(before, before.slopes, view.traits, view.traits)
+            near = moved.get(METRICS["capacity"].key)
         pace = self.fit.pace(view.traits)
         values = self._runs.values(view.limits, pace, (name, None), near=near)
         slopes: dict[str, dict[str, float]] = {key: {} for key in values}
@@ -266,82 +268,18 @@ class SimulatedForecast:
         return found or {key: {"prefill": 0.5, "decode": 0.5} for key in values}
 
     def _moved(
-        self, old: _Found, had: Sequence[Trait], has: Sequence[Trait]
+        self, old: _Found, slopes: Slopes, had: Sequence[Trait], has: Sequence[Trait]
     ) -> Mapping[str, float]:
-        """What was simulated with other traits, or under an earlier fit, along its slopes."""
+        """What was simulated with other traits, or under an earlier fit, along slopes."""
         if old.fit is self.fit and tuple(had) == tuple(has):
             return old.values
-        steps = self._steps(old.fit, had, has)
-        assert old.slopes is not None
+        steps = self._doubt.steps(old.fit.logs_with(had), self.fit.logs_with(has))
         values = {}
         for key, value in old.values.items():
-            slopes = old.slopes.get(key, {})
-            log = sum(slopes.get(name, 0.0) * step for name, step in steps.items())
+            own = slopes.get(key, {})
+            log = sum(own.get(name, 0.0) * step for name, step in steps.items())
             values[key] = value * math.exp(min(FARTHEST, max(-FARTHEST, log)))
         return values
-
-    def _steps(self, old: Fit, had: Sequence[Trait], has: Sequence[Trait]) -> dict[str, float]:
-        """How far the three directions are from one fit and traits to the present fit and others,
-        as logs.
-        """
-        import numpy as np
-
-        logs = np.array(self.fit.logs_with(has)) - np.array(old.logs_with(had))
-        by = self._shares @ logs
-        return {name: float(step) for name, step in zip(DIRECTIONS, by, strict=True)}
-
-    def _pulls(self, view: View, slopes: Mapping[str, float]) -> dict[str, float]:
-        """What the doubts of the calibration do to a metric: of the engine's pace and of the traits
-        that launches have shown together, and of new traits each on its own.
-        """
-        import numpy as np
-
-        directions = [slopes.get(name, 0.0) for name in DIRECTIONS]
-        sides = (slopes.get("prefill", 0.0), slopes.get("decode", 0.0))
-        own = {
-            trait.name: [
-                side * sum(self._shares[row][NAMES.index(name)] for name in names)
-                for row, (side, names) in enumerate(zip(sides, trait.scales, strict=True))
-            ]
-            for trait in view.traits
-        }
-        seen = [by for name in self.fit.shifts for by in own.get(name, (0.0, 0.0))]
-        along = np.array(directions + seen) @ self._root
-        pulls = {f"pace {j}": float(pull) for j, pull in enumerate(along)}
-        for trait in view.traits:
-            if trait.name not in self.fit.shifts:
-                for side, by in zip(("prefill", "decode"), own[trait.name], strict=True):
-                    pulls[f"{trait.name} {side}"] = by * trait.doubt
-        return pulls
-
-    def _gradient(self) -> Any:
-        """How three logs move with those of the coefficients: the time of a usual prompt, of a
-        usual decode step, and the fixed costs of prefill.
-        """
-        import numpy as np
-
-        k = self.fit.seconds()
-        prefill = {"b": k["b"] * self._prompt, "c": k["c"] * self._prompt**2 / 2, "g": k["g"]}
-        decode = {"a": k["a"], "m": k["m"], "d": k["d"] * USUAL_BATCH * self._prompt}
-        rows = []
-        for parts in (prefill, decode, {"f": 1.0}):
-            total = sum(parts.values())
-            rows.append([parts.get(name, 0.0) / total for name in NAMES])
-        return np.array(rows)
-
-    def _doubts(self) -> Any:
-        """The Cholesky root of the covariance of the three logs of `_gradient` and of the logs of
-        the traits that launches have shown.
-        """
-        import numpy as np
-
-        gradient = self._shares
-        count = len(self.fit.covariance)
-        turn = np.zeros((len(gradient) + count - len(NAMES), count))
-        turn[: len(gradient), : len(NAMES)] = gradient
-        turn[len(gradient) :, len(NAMES) :] = np.eye(count - len(NAMES))
-        covariance = turn @ self.fit.covariance @ turn.T
-        return np.linalg.cholesky(covariance + 1e-10 * np.eye(len(turn)))
 
 
 def _key(limits: Limits, traits: Sequence[Trait]) -> tuple[Any, ...]:

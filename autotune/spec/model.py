@@ -137,7 +137,7 @@ class BudgetSpec(_Model):
 class SearchSpec(_Model):
     """How candidates are proposed and finalists confirmed."""
 
-    sampler: Literal["guided", "tpe", "gp", "nsga2", "random", "qmc", "grid"] = "tpe"
+    sampler: Literal["guided", "tpe", "gp", "nsga2", "random", "qmc", "grid"] = "guided"
     seed: Whole = 0
     finalists: Whole = Field(default=1, ge=1)
     early_stop: Literal["exact", "growing_queue", "off"] = "exact"

@@ -18,7 +18,7 @@ class TrialTask:
     its start until its replay must be over. `start_s`: seconds that its start is expected to take.
     `to_beat`: the first objective's value of the best trial so far, in its base unit; a replay that
     cannot reach it any more may be ended early (None: run to the end). `seen`: the first
-    objective's value that these settings had in an earlier launch of the study. `slot`: which of the host's
+    objective's value that these settings had in an earlier launch. `slot`: which of the host's
     shares (GPUs, cores) it runs on. `repeats`: further measurements in the same launch, each in a
     cache state of its own, to learn how much they differ without a cause. `why`, `predicted`: the
     proposer's reason, and metric key -> the value in base units that it expects.
