@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
 from autotune.search.targets import Limits, Target
-
-if TYPE_CHECKING:
-    from autotune.search.guided_model import Belief
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +26,25 @@ SURE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
+class Belief:
+    """A target at some candidates: mean and variance of the quantity, and of a measurement."""
+
+    mean: Array
+    variance: Array
+    noise: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The launch with the best value that keeps the limits: what is believed of its first objective
+    and what was measured.
+    """
+
+    mean: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
 class Appraisal:
     """Candidates in the order given. `gain`: expected improvement of the first objective's log;
     `holds`: chance that all limits hold; `serves`: chance that the launch does. `score`: their
@@ -40,7 +56,7 @@ class Appraisal:
     holds: Array
     serves: Array
     score: Array
-    incumbent: float | None
+    incumbent: Incumbent | None
 
     def best(self, changes: Array) -> int:
         """The most valuable candidate; of equals the one with the fewest changes."""
@@ -55,9 +71,9 @@ class Appraisal:
         parts = [f"{target.name.split()[-1]} {value:.4g} expected, to {np.expm1(spread):.0%}"]
         if self.incumbent is not None and len([t for t in targets if t.objective]) == 1:
             better = (
-                np.expm1(self.incumbent - mean)
+                np.expm1(self.incumbent.mean - mean)
                 if target.sign < 0
-                else -np.expm1(mean - self.incumbent)
+                else -np.expm1(mean - self.incumbent.mean)
             )
             side = "better" if better >= 0 else "worse"
             parts.append(f"{abs(better):.0%} {side} than the best so far")
@@ -74,21 +90,20 @@ def appraise(
     tried: Mapping[str, Belief],
     serves: Array,
     *,
+    incumbent: Incumbent | None,
     seed: int,
 ) -> Appraisal:
     """Judge candidates. `beliefs` of them, `tried`: of those that were launched and served;
     `serves`: the chance that a launch serves. `seed` of the weights of several objectives.
+    `incumbent`: the best so far, None without any.
     """
     objectives = [t for t in targets if t.objective]
     limits = [t for t in targets if not t.objective and t.name in beliefs]
     holds = _holds(limits, beliefs, len(serves))
     kept = _holds(limits, tried, None) if tried else np.zeros(0)
     if len(objectives) == 1:
-        name = objectives[0].name
-        incumbent = _incumbent(tried[name].mean, kept) if tried else None
-        gain = _improvement(beliefs[name], holds, incumbent)
+        gain = _improvement(beliefs[objectives[0].name], holds, incumbent)
     else:
-        incumbent = None
         gain = _weighed(objectives, beliefs, tried, kept, seed)
     score = gain * holds * serves * np.where(serves < FORESEEN, LAST, 1.0)
     if not score.max(initial=0.0) > 0:
@@ -109,22 +124,25 @@ def _holds(limits: Sequence[Target], beliefs: Mapping[str, Belief], count: int |
     return chance
 
 
-def _incumbent(mean: Array, kept: Array) -> float | None:
-    """The best objective among what most likely keeps the limits."""
-    good = kept >= 0.5
-    return float(mean[good].min()) if good.any() else None
+def _improvement(belief: Belief, holds: Array, incumbent: Incumbent | None) -> Array:
+    """By how much the truth behind the best *measured* value is expected to fall: one that is no
+    better may be measured better by luck, and would then take the place of the best.
 
-
-def _improvement(belief: Belief, holds: Array, incumbent: float | None) -> Array:
-    """Expected improvement. Without an incumbent, over what is easily reached."""
-    spread = np.sqrt(belief.variance)
+    For a belief N(m, s^2), noise n, the incumbent's belief i and measured value v this is
+    (i - m) F(z) + s^2 / sqrt(s^2 + n^2) f(z), z = (v - m) / sqrt(s^2 + n^2). Without an incumbent
+    it is the usual expected improvement over what is easily reached.
+    """
+    variance, noise = belief.variance, belief.noise
     if incumbent is None:
         sure = belief.mean[holds >= np.quantile(holds, 1 - SURE_SHARE)]
-        incumbent = float(np.max(sure)) + 0.05
-    better = (incumbent - belief.mean) / spread
+        easy = float(np.max(sure)) + 0.05
+        incumbent, noise = Incumbent(easy, easy), np.zeros_like(variance)
+    spread = np.sqrt(variance + noise)
+    better = (incumbent.measured - belief.mean) / spread
     density = np.exp(-0.5 * better**2) / np.sqrt(2 * np.pi)
-    gain: Array = np.maximum(spread * (better * ndtr(better) + density), 0.0)
-    return gain
+    gain = (incumbent.mean - belief.mean) * ndtr(better) + variance / spread * density
+    found: Array = np.maximum(gain, 0.0)
+    return found
 
 
 def _weighed(

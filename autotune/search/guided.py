@@ -19,11 +19,11 @@ import numpy as np
 from autotune.canonical import Json
 from autotune.engines.engine import Diagnosis
 from autotune.measure.outcome import Infeasible, Measured, Outcome, Stopped, Unmeasurable
-from autotune.search.acquisition import Appraisal, appraise
+from autotune.search.acquisition import Appraisal, Belief, appraise
 from autotune.search.candidate_pool import CandidatePool
 from autotune.search.choices import Choices
 from autotune.search.forecast import Forecast
-from autotune.search.guided_model import Belief, GuidedModel
+from autotune.search.guided_model import GuidedModel
 from autotune.search.optuna_proposer import OptunaProposer
 from autotune.search.proposer import Known, Proposal
 from autotune.search.risk import Risk, named_knobs
@@ -42,8 +42,9 @@ from autotune.space.candidate import Candidate
 from autotune.space.search_space import SearchSpace
 from autotune.spec.expressions import Constraint, Objective
 
-CLOSELY = 10
-"""So many of the most promising candidates are predicted afresh before one is chosen."""
+CLOSELY, ROUNDS = 10, 5
+"""So many of the most promising candidates are predicted exactly, so many times at most, before one
+is chosen."""
 UNTRIED_AT_ONCE = 2
 """A launch tries so many values at most of knobs that the model does not understand."""
 NO_MODEL = "no model could be calibrated"
@@ -243,12 +244,19 @@ class GuidedProposer:
         known = [p for item in self._known if (p := pool.place(item.candidate)) is not None]
         close = self._allowed(places, known)
         close.sort(key=lambda place: self._promise.get(place, math.inf))
-        rough = self._appraise(close, known, model.sketch(close))
-        order = np.argsort(-rough.score, kind="stable")
-        self._promise = {close[i]: rank for rank, i in enumerate(order)}
-        close = [close[i] for i in order[:CLOSELY]]
-        sure = self._appraise(close, known, model.beliefs(close, pending=pending))
-        place = close[sure.best(self._fewest_changes(close))]
+        sharp: set[int] = set()
+        for _ in range(ROUNDS):
+            model.sketch(close)
+            found = self._appraise(close, known, model.beliefs(close, pending=pending))
+            order = [close[i] for i in np.argsort(-found.score, kind="stable")]
+            self._promise = {place: rank for rank, place in enumerate(order)}
+            if sharp.issuperset(order[:CLOSELY]):
+                break
+            sharp.update(order[:CLOSELY])
+            model.sharpen(order[:CLOSELY])
+        close = sorted(sharp)
+        found = self._appraise(close, known, model.beliefs(close, pending=pending))
+        place = close[found.best(self._fewest_changes(close))]
         one = self._appraise([place], known, model.beliefs([place], pending=pending))
         pool.extend_around([place, *known[:3]])
         first = self._targets[0].name
@@ -277,6 +285,7 @@ class GuidedProposer:
             beliefs,
             self._model.beliefs(served) if served else {},
             chance,
+            incumbent=self._model.incumbent(),
             seed=self._derived(),
         )
 

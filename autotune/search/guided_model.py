@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.search.acquisition import Belief, Incumbent
 from autotune.search.candidate_pool import CandidatePool
 from autotune.search.choices import Choices
 from autotune.search.forecast import Forecast, Prediction
-from autotune.search.residuals import MOST_KNOWN, Array, Grid, Residuals, Rows, pull_matrix
+from autotune.search.residuals import MOST_KNOWN, Grid, Residuals, Rows, pull_matrix
 from autotune.search.targets import Limits, Seen, Target
 
 BEHAVIOUR = ("ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "capacity")
 """Predicted metrics by which candidates are alike, beside those of the targets."""
 _NOTHING = Prediction(metrics={})
-
-
-@dataclass(frozen=True, slots=True)
-class Belief:
-    """A target at some candidates: mean and variance of the quantity, and of a measurement."""
-
-    mean: Array
-    variance: Array
-    noise: Array
 
 
 class GuidedModel:
@@ -63,6 +54,22 @@ class GuidedModel:
         name = self._targets[0].name
         return frozenset(p for p, s in self._seen if name in s and not s[name].extra)
 
+    def incumbent(self) -> Incumbent | None:
+        """The best measured value of the first objective among launches that kept the limits."""
+        name = self._targets[0].name
+        limits = [target.name for target in self._targets if not target.objective]
+        kept = [
+            (seen[name].value, place)
+            for place, seen in self._seen
+            if name in seen
+            and not seen[name].extra
+            and all(seen[limit].value <= 0 for limit in limits if limit in seen)
+        ]
+        if not kept:
+            return None
+        value, place = min(kept)
+        return Incumbent(float(self.beliefs([place])[name].mean[0]), value)
+
     def learn(self, place: int, seen: Mapping[str, Seen]) -> None:
         """Take over what a launch of the candidate at `place` said of the targets."""
         if seen:
@@ -81,22 +88,28 @@ class GuidedModel:
             self._exact.add(place)
         return self._predictions[place]
 
-    def sketch(self, places: Sequence[int]) -> dict[str, Belief]:
-        """Every target at these candidates, from rough predictions: the first are the best."""
-        new = [place for place in places if place not in self._predictions]
+    def sketch(self, places: Sequence[int]) -> None:
+        """Look at these candidates roughly, the first best; what is shared with others that were
+        predicted since is taken over.
+        """
+        new = [place for place in places if place not in self._exact]
         found = self._forecast.sketch([self._pool.candidates[place] for place in new])
         self._predictions |= {p: f or _NOTHING for p, f in zip(new, found, strict=True)}
-        return self._beliefs(places, ())
 
-    def beliefs(self, places: Sequence[int], *, pending: Sequence[int] = ()) -> dict[str, Belief]:
-        """Every target at these candidates. `pending` launches are taken to end as expected."""
+    def sharpen(self, places: Sequence[int]) -> None:
+        """Predict these exactly."""
         for place in places:
             self.prediction(place)
-        return self._beliefs(places, pending)
 
-    def _beliefs(self, places: Sequence[int], pending: Sequence[int]) -> dict[str, Belief]:
+    def beliefs(self, places: Sequence[int], *, pending: Sequence[int] = ()) -> dict[str, Belief]:
+        """Every target at these candidates, which were looked at before. `pending` launches are
+        taken to end as expected.
+        """
         for place in (*(place for place, _ in self._seen), *pending):
             self.prediction(place)
+        for place in places:
+            if place not in self._predictions:
+                self.prediction(place)
         return {t.name: self._belief(t, places, pending) for t in self._targets if not t.rare}
 
     def expected(self, place: int, beliefs: Mapping[str, Belief]) -> dict[str, float]:

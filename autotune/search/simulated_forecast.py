@@ -39,9 +39,9 @@ candidate may be better than it looks."""
 SKETCHED = 120
 """So many simulations at most are made for the sketches of one round."""
 KV_STEP = 0.1
-"""Sizes of the KV cache within this (as logs) are one to a sketch."""
+"""Sizes of the KV cache within this (as logs) are one."""
 WEAK = 0.12
-"""A trait whose factors lie within this (as logs) is followed along slopes where rough will do."""
+"""A trait whose factors lie within this (as logs) is followed along slopes."""
 FARTHEST = 1.5
 """Nothing is moved further than this along slopes, as a log."""
 SettingsOf = Callable[[Candidate], Mapping[str, Json]]
@@ -119,12 +119,14 @@ class SimulatedForecast:
 
     def predict(self, candidate: Candidate) -> Prediction | None:
         view = self._view(candidate)
-        key = _key(view.limits, view.traits)
+        limits, strong = self._kin(view)
+        key = _key(limits, strong)
         known = self._exact.get(key)
         if known is None or known.fit is not self.fit:
-            known = self._exact[key] = self._simulated(view, known)
+            known = self._exact[key] = self._simulated(limits, strong, known)
         assert known.slopes is not None
-        return self._prediction(view, known.values, known.slopes)
+        values = self._moved(known, known.slopes, strong, view.traits)
+        return self._prediction(view, values, known.slopes)
 
     def sketch(self, candidates: Sequence[Candidate]) -> list[Prediction | None]:
         self._left = SKETCHED
@@ -133,17 +135,23 @@ class SimulatedForecast:
 
     def _sketched(self, view: View, alike: dict[int, Slopes]) -> Prediction | None:
         """`alike` keeps the slopes that were borrowed in this round."""
-        known = self._exact.get(_key(view.limits, view.traits))
+        limits, strong = self._kin(view)
+        known = self._exact.get(_key(limits, strong))
         if known is not None:
             assert known.slopes is not None
-            values = self._moved(known, known.slopes, view.traits, view.traits)
-            return self._prediction(view, values, known.slopes)
-        strong = tuple(trait for trait in view.traits if self._strong(trait))
-        shared = self._shared_with(_usual(view.limits), strong)
-        if id(shared) not in alike:
-            alike[id(shared)] = self._slopes_like(shared.values)
-        slopes = alike[id(shared)]
-        return self._prediction(view, self._moved(shared, slopes, strong, view.traits), slopes)
+            slopes = known.slopes
+        else:
+            known = self._shared_with(limits, strong)
+            if id(known) not in alike:
+                alike[id(known)] = self._slopes_like(known.values)
+            slopes = alike[id(known)]
+        return self._prediction(view, self._moved(known, slopes, strong, view.traits), slopes)
+
+    def _kin(self, view: View) -> tuple[Limits, tuple[Trait, ...]]:
+        """What a candidate is simulated by, with all that differ from it in weak traits only: these
+        are followed along slopes.
+        """
+        return _usual(view.limits), tuple(trait for trait in view.traits if self._strong(trait))
 
     def _prediction(
         self, view: View, values: Mapping[str, float], slopes: Slopes
@@ -217,22 +225,21 @@ class SimulatedForecast:
             return known
         return replace(known, limits=replace(known.limits, kv_tokens=tokens))
 
-    def _simulated(self, view: View, before: _Found | None) -> _Found:
-        """Values and slopes of one view; `before`: what an earlier fit said of it."""
-        name = tuple(trait.name for trait in view.traits)
+    def _simulated(self, limits: Limits, strong: Sequence[Trait], before: _Found | None) -> _Found:
+        """Values and slopes; `before`: what an earlier fit said of the same."""
+        name = tuple(trait.name for trait in strong)
         near = None
         if before is not None:
             assert before.slopes is not None
-            moved = self._moved(before, before.slopes, view.traits, view.traits)
+            moved = self._moved(before, before.slopes, strong, strong)
             near = moved.get(METRICS["capacity"].key)
-        pace = self.fit.pace(view.traits)
-        values = self._runs.values(view.limits, pace, (name, None), near=near)
+        values = self._runs.values(limits, self.fit.pace(strong), (name, None), near=near)
         slopes: dict[str, dict[str, float]] = {key: {} for key in values}
         for direction, names in DIRECTIONS.items():
-            pace = self.fit.pace(view.traits, dict.fromkeys(names, SLOPE))
-            moved = self._runs.moved(view.limits, pace, (name, direction), values)
+            pace = self.fit.pace(strong, dict.fromkeys(names, SLOPE))
+            there = self._runs.moved(limits, pace, (name, direction), values)
             for key, value in values.items():
-                slopes[key][direction] = _slope(value, moved.get(key))
+                slopes[key][direction] = _slope(value, there.get(key))
         return _Found(values, slopes, self.fit)
 
     def _shared_with(self, limits: Limits, strong: Sequence[Trait]) -> _Found:
@@ -287,7 +294,7 @@ def _key(limits: Limits, traits: Sequence[Trait]) -> tuple[Any, ...]:
 
 
 def _usual(limits: Limits) -> Limits:
-    """Limits without what makes no difference to a sketch."""
+    """Limits without what makes hardly a difference."""
     tokens = math.exp(round(math.log(limits.kv_tokens) / KV_STEP) * KV_STEP)
     return replace(limits, block_size=16, kv_tokens=int(tokens))
 

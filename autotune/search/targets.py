@@ -19,7 +19,7 @@ from autotune.spec.vocabulary import CAPACITY_RESOLUTION
 
 SMALLEST = 1e-9
 """Stands for 0 in logs."""
-CUT_SHORT = 0.04
+BEYOND, CUT_SHORT = 0.02, 0.04
 """Further spread of the log of a value that was seen in a part of a replay."""
 LOST_TO_BEST = 0.15
 """A launch that could not hold the best capacity holds about so much less, as a log."""
@@ -214,5 +214,5 @@ def _cut_short(stopped: EarlyEnd, targets: Sequence[Target]) -> dict[str, Seen]:
         known = [value for value in (stopped.seen, stopped.best) if value is not None]
         if known:
             seen = max(target.log(v, limit) for v in known)
-            return {target.name: Seen(seen, CUT_SHORT)}
+            return {target.name: Seen(seen + BEYOND, CUT_SHORT)}
     return {}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# h200-fp8, trial 3: best settings
+# Change the launch settings: the first token comes in about a third of the time. TTFT p95 goes from 0.94 s to 0.33 s, 65 % shorter (95 % interval 63 to 66 %), in 3 paired launches on traffic the search never saw.
+# measured: ttft_p50 160.8 ms [144.9 ms, 191.1 ms]; baseline 339 ms [279.3 ms, 399.4 ms]
+# measured: ttft_p95 334.9 ms [296 ms, 504.1 ms]; baseline 944 ms [651.9 ms, 1,093 ms]
+# measured: tpot_p50 8.38 ms [6.712 ms, 11.06 ms]; baseline 33.89 ms [25.48 ms, 45.82 ms]
+# engine: vllm 0.26.0
+# model: /tmp/model, revision not pinned
+# machine: 2 x NVIDIA H200, driver 580.159.04
+# date: 2026-11-29T22:51:52+00:00; autotune 0.1.0; workload rag-long.jsonl 4b8105971f9f5313
+# differs from the measured launch: listen address and port (HOST, PORT)
+# check it: autotune verify B
+# go back: rollback.sh
+# generated; edits are not kept by `autotune script`
+
+set -euo pipefail
+
+HOST="${HOST:-127.0.0.1}"  # 0.0.0.0 to be reached from outside
+PORT="${PORT:-8000}"
+
+if ! command -v -- python3 >/dev/null; then
+  echo "${0##*/}: command not found:" python3 >&2
+  exit 127
+fi
+
+export CUDA_HOME=/usr/local/cuda
+export CUDA_VERSION=13.0.2
+export HF_HUB_OFFLINE=1
+export NCCL_NVLS_ENABLE=0
+export NCCL_VERSION=2.28.3-1
+export TORCH_CUDA_ARCH_LIST=9.0a
+export TORCH_SYMM_MEM_DISABLE_MULTICAST=1
+export VLLM_CACHE_ROOT=/tmp/vllm-cache-B
+export VLLM_NO_USAGE_STATS=1
+export VLLM_USE_FLASHINFER_SAMPLER=0
+export CUDA_VISIBLE_DEVICES=1
+
+cmd=(
+  python3
+  -m
+  vllm.entrypoints.cli.main
+  serve
+  /tmp/model
+  --host
+  "$HOST"
+  --port
+  "$PORT"
+  --load-format
+  dummy
+  --served-model-name
+  m
+  --max-model-len
+  32768
+  --kv-cache-dtype  # halves what decoding reads (lossy: can change answers)
+  fp8
+  --max-num-batched-tokens  # prefill chunk budget of a step
+  4096
+  --max-num-seqs  # requests that decode together
+  32
+  --quantization  # halves the weights and the arithmetic (lossy: can change answers)
+  fp8
+)
+
+exec "${cmd[@]}" "$@"
