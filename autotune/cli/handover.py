@@ -17,8 +17,11 @@ from autotune.engines.plan import Deployment, LaunchPlan
 from autotune.report.caveats import doubts
 from autotune.report.comparison import Side, sides
 from autotune.report.html import build_report
+from autotune.report.knob_effects import one_changes
+from autotune.report.numbers import percent
 from autotune.report.verdict_words import tell
 from autotune.report.view import StudyView, TrialView, load_view
+from autotune.report.words import metric_label
 from autotune.space.candidate import MODEL
 from autotune.spec.vocabulary import METRICS, MetricName
 
@@ -179,9 +182,17 @@ def _metric(metric: MetricName, own: Side, today: Side | None) -> MetricFact:
 
 def _flag_notes(view: StudyView, trial: TrialView) -> dict[str, str]:
     notes = {}
+    effects = {
+        change.knob: percent(change.ratio - 1, signed=True)
+        for change in one_changes(view)
+        if change.new == trial.record.params.get(change.knob)
+    }
+    goal = "" if view.metric is None else metric_label(view.metric)
     for knob in view.knobs:
         if knob.name in trial.record.params:
             text = knob.why + (" (lossy: can change answers)" if knob.lossy else "")
+            if knob.name in effects:
+                text += f"; alone it moved {goal} by {effects[knob.name]}, single launches"
             if text.strip():
                 notes[knob.name] = text.strip()
     return notes

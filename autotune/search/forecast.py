@@ -30,6 +30,16 @@ class Prediction:
         return math.sqrt(sum(pull**2 for pull in self.pulls.get(key, {}).values()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """How much of a replay was run: up to `until_s` seconds after its start, by when `ended`
+    requests had been answered.
+    """
+
+    until_s: float
+    ended: int
+
+
 class Forecast(Protocol):
     """A model of the engine under the study's traffic, calibrated on launches."""
 
@@ -47,8 +57,14 @@ class Forecast(Protocol):
         """Whether the effect of a knob follows from the model; of others it is learned."""
         ...
 
-    def learn(self, candidate: Candidate, metrics: Mapping[str, float | None]) -> None:
-        """Take over what a launch gave, metric key -> value in base units."""
+    def learn(
+        self, candidate: Candidate, metrics: Mapping[str, float | None], part: Part | None = None
+    ) -> Mapping[str, float]:
+        """Take over what a launch gave, metric key -> value in base units. `part`: its replay was
+        ended early, and the metrics are those of the requests that had been answered.
+
+        Returns what the whole replay would have given, as far as the part tells; {} for a whole.
+        """
         ...
 
     def give_way(self, why: str) -> None:

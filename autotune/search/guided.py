@@ -22,7 +22,7 @@ from autotune.measure.outcome import Infeasible, Measured, Outcome, Stopped, Unm
 from autotune.search.acquisition import Appraisal, Belief, appraise
 from autotune.search.candidate_pool import CandidatePool
 from autotune.search.choices import Choices
-from autotune.search.forecast import Forecast
+from autotune.search.forecast import Forecast, Part
 from autotune.search.guided_model import GuidedModel
 from autotune.search.optuna_proposer import OptunaProposer
 from autotune.search.proposer import Known, Proposal
@@ -154,12 +154,9 @@ class GuidedProposer:
         worked = served(outcome)
         if isinstance(outcome, Measured):
             self._limits.learn(outcome.score.limits)
-        seen = seen_in(outcome, self._targets, best=self._best)
+        whole = self._learned(opened.candidate, outcome)
+        seen = seen_in(outcome, self._targets, best=self._best, whole=whole)
         self._judge(opened, seen)
-        if isinstance(outcome, Measured) and self._forecast is not None:
-            self._forecast.learn(opened.candidate, outcome.measurement.metrics)
-            if self._model is not None:
-                self._model.outdated()
         if worked is not None:
             diagnosis = outcome.diagnosis if isinstance(outcome, Infeasible) else None
             self._take(opened.candidate, seen, worked=worked, why=diagnosis)
@@ -211,6 +208,29 @@ class GuidedProposer:
                 if target.objective and target.name in seen and not seen[target.name].extra:
                     value = seen[target.name].value
                     self._best[target.name] = min(value, self._best.get(target.name, math.inf))
+
+    def _learned(self, candidate: Candidate, outcome: Outcome) -> Mapping[str, float]:
+        """Let the forecast learn from a launch. Returns the quantities, by target, that a replay
+        which was ended early would have had.
+        """
+        if self._forecast is None or not isinstance(outcome, Measured | Infeasible):
+            return {}
+        measurement, part = outcome.measurement, None
+        if isinstance(outcome, Infeasible):
+            if outcome.stopped is None or any(target.searched for target in self._targets):
+                return {}
+            ended = 0 if measurement is None else measurement.ok
+            part = Part(until_s=outcome.stopped.at_s, ended=ended)
+        if measurement is None:
+            return {}
+        whole = self._forecast.learn(candidate, measurement.metrics, part)
+        if self._model is not None:
+            self._model.outdated()
+        return {
+            target.name: target.log(whole[target.key], self._limits[target.name])
+            for target in self._targets
+            if target.key in whole and (target.objective or self._limits[target.name] is not None)
+        }
 
     def _judge(self, opened: _Open, seen: Mapping[str, Seen]) -> None:
         """Hold a launch against what was expected of it."""

@@ -1,31 +1,26 @@
-"""How likely a launch fails, learned knob by knob from the launches so far: naive Bayes.
+"""Values that seem to fail whatever the other settings are, learned from the launches so far.
 
-Each value of a knob raises or lowers the odds by how often settings with it failed, compared with
-all settings; values next to it in order count in part. For the methods that otherwise learn of
-failures slowly: settings that would rather fail are proposed only if nothing else is left.
+A value is hopeless once it has failed so often, and never served, that this would be a rare chance
+if it were like the others. One in twenty such values is judged wrongly, so what holds one is not
+forbidden: it is proposed once nothing else is left.
 """
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 
-from autotune.search.choices import Choices, Indices
+from autotune.search.choices import Indices
 
-LIKELY = 0.5
-"""From this chance of failure on settings are avoided."""
-DOUBT = 2.0
-"""So many launches it takes before a value's own failures count as much as those of all."""
-NEXT_TO = 0.4
-"""Weight of a launch with the next value of an ordered knob."""
+RARE = 0.05
+"""A run of failures with less than this chance is no accident."""
 
 
 class Hazard:
     """Counts failures by knob and value."""
 
-    def __init__(self, choices: Choices) -> None:
-        self._choices = choices
-        self._failed: dict[str, list[float]] = {}
-        self._tried: dict[str, list[float]] = {}
+    def __init__(self) -> None:
+        self._failed: Counter[tuple[str, int]] = Counter()
+        self._served: set[tuple[str, int]] = set()
         self._failures = 0
         self._launches = 0
 
@@ -33,27 +28,15 @@ class Hazard:
         """Take over a launch."""
         self._launches += 1
         self._failures += failed
-        for name, at in indices.items():
-            count = self._choices.count(name)
-            tried = self._tried.setdefault(name, [0.0] * count)
-            fails = self._failed.setdefault(name, [0.0] * count)
-            near = (at - 1, at, at + 1) if self._choices.is_ordered(name) else (at,)
-            for position in near:
-                if 0 <= position < count:
-                    weight = 1.0 if position == at else NEXT_TO
-                    tried[position] += weight
-                    fails[position] += weight * failed
+        if failed:
+            self._failed.update(indices.items())
+        else:
+            self._served.update(indices.items())
 
-    def is_likely(self, indices: Indices) -> bool:
-        """Whether these settings would rather fail than serve."""
-        if not self._failures:
-            return False
+    def is_hopeless(self, indices: Indices) -> bool:
+        """Whether a value among these has always failed, by more than accident."""
         share = (self._failures + 1) / (self._launches + 2)
-        odds = math.log(share / (1 - share))
-        total = odds
-        for name, at in indices.items():
-            if name in self._tried:
-                seen = self._tried[name][at] + DOUBT
-                own = (self._failed[name][at] + DOUBT * share) / seen
-                total += math.log(own / (1 - own)) - odds
-        return total >= math.log(LIKELY / (1 - LIKELY))
+        return any(
+            item not in self._served and share ** self._failed[item] < RARE
+            for item in indices.items()
+        )

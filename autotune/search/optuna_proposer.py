@@ -108,7 +108,7 @@ class OptunaProposer:
         self._model = self._model_of(sampler)
         self._wanders = sampler == "tpe"
         self._step_back = StepBack(self._choices, memory_order_of(space, facts, "generic"))
-        self._hazard = Hazard(self._choices)
+        self._hazard = Hazard()
         directions = self._goals.directions
         self._copy = OptunaCopy(storage_path, directions) if storage_path is not None else None
         self._seen: set[str] = set()
@@ -268,11 +268,11 @@ class OptunaProposer:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
     def _is_avoided(self, candidate: Candidate) -> bool:
-        """Seen, or rather to fail than to serve as far as a method that learns can tell."""
+        """Seen, or hopeless as far as a method that learns can tell."""
         if self._is_seen(candidate):
             return True
         indices = self._choices.indices_of(candidate) if self._model is not None else None
-        return indices is not None and self._hazard.is_likely(indices)
+        return indices is not None and self._hazard.is_hopeless(indices)
 
     def _is_seen(self, candidate: Candidate) -> bool:
         return candidate.key in self._seen

@@ -4,7 +4,7 @@ The residual is the log of measured over predicted. Its prior covariance is a su
 - what all candidates share (`Prediction.pulls`: the engine's speed, the effect of a setting);
 - the error of the model's form, alike for candidates that are predicted to behave alike, so that
   settings without any predicted difference are one to it;
-- an effect of each value of each knob, small where the model understands the knob, wide where not;
+- an effect of each value of each knob that the model does not understand;
 - a share for combinations.
 All but the first grow with the steepness of the quantity at the candidate. The scale of it all is
 chosen by marginal likelihood (Rasmussen and Williams, Gaussian Processes, 2006, chapter 5).
@@ -22,11 +22,12 @@ Array = np.ndarray[Any, Any]
 
 OFFSET = 0.02
 FORM, FORM_LENGTH = 0.05, 0.35
-NEAR, NEAR_LENGTH = 0.02, 0.06
+NEAR, NEAR_LENGTH = 0.025, 0.12
 """Spreads of the error of the form per unit of steepness, and how far apart (logs of predicted
 metrics) candidates may be that share it: what is alike at large, and what only near twins share."""
-UNDERSTOOD, UNKNOWN = 0.004, 0.03
-"""Spread of the effect of one value of a knob, per unit of steepness."""
+UNKNOWN = 0.03
+"""Spread of the effect of one value of a knob that the model does not understand, per unit of
+steepness. Values of other knobs differ only as far as they are predicted to."""
 COMBINED = 0.006
 NOISE, NOISE_STEEP = 0.015, 0.005
 UNPREDICTED = 0.3
@@ -133,7 +134,8 @@ class Residuals:
         for knob, table in enumerate(self._tables):
             alike = table[one.places[:, knob][:, None], other.places[:, knob][None, :]]
             known = self._grid.understood[knob]
-            effects += (UNDERSTOOD if known else UNKNOWN) ** 2 * alike
+            if not known:
+                effects += UNKNOWN**2 * alike
             together *= 0.5 + 0.5 * alike if known else alike
         total = OFFSET**2 + one.pulls @ other.pulls.T
         total = total + steep * (form + effects + COMBINED**2 * together)
@@ -146,7 +148,7 @@ class Residuals:
         return found
 
     def _self(self, rows: Rows) -> Array:
-        effects = sum((UNDERSTOOD if known else UNKNOWN) ** 2 for known in self._grid.understood)
+        effects = UNKNOWN**2 * sum(not known for known in self._grid.understood)
         total = OFFSET**2 + np.sum(rows.pulls**2, axis=1)
         total = total + rows.steep**2 * (FORM**2 + NEAR**2 + effects + COMBINED**2)
         found: Array = total + (~rows.predicted) * UNPREDICTED**2

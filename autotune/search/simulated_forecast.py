@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.canonical import Json
-from autotune.search.forecast import Prediction
+from autotune.search.forecast import Part, Prediction
 from autotune.search.shared_doubt import DIRECTIONS, SharedDoubt
-from autotune.search.simulated_metrics import ANSWERS, percentile_samples, predictable
+from autotune.search.simulated_metrics import ANSWERS, percentile_samples, predictable, whole_of
 from autotune.search.simulated_runs import Runs
 from autotune.simulator.calibration import (
     NAMES,
@@ -25,6 +25,7 @@ from autotune.simulator.calibration import (
     Trait,
     calibrate,
 )
+from autotune.simulator.fast import run
 from autotune.simulator.load import Limits, Load
 from autotune.simulator.understanding import Understanding, View
 from autotune.space.candidate import Candidate
@@ -169,24 +170,25 @@ class SimulatedForecast:
         self,
         candidate: Candidate,
         metrics: Mapping[str, float | None],
+        part: Part | None = None,
         probes: Sequence[Sight] = (),
-    ) -> None:
+    ) -> Mapping[str, float]:
         """See `Forecast.learn`; `probes` of the same launch."""
         self._learned += 1
         self._first = (*self._first, *probes)
-        if len(self._later) >= MOST_SIGHTS:
-            return
-        prediction = self.predict(candidate)
         load = self._load_at(metrics.get(METRICS["capacity"].key) or 1.0)
-        samples = percentile_samples(load, metrics, prediction)
-        if not samples:
-            return
         view = self._view(candidate)
-        self._later.append(
-            Sight(load=load, limits=view.limits, traits=view.traits, samples=samples)
-        )
-        self._calibrated(calibrate([*self._first, *self._later], start=self.fit))
-        self._runs.forget()
+        if len(self._later) < MOST_SIGHTS:
+            samples = percentile_samples(load, metrics, self.predict(candidate), part)
+            if samples:
+                sight = Sight(load=load, limits=view.limits, traits=view.traits, samples=samples)
+                self._later.append(sight)
+                self._calibrated(calibrate([*self._first, *self._later], start=self.fit))
+                self._runs.forget()
+        if part is None:
+            return {}
+        times = run(load, view.limits, self.fit.pace(view.traits))
+        return whole_of(part, metrics, self._asked, load, times)
 
     def give_way(self, why: str) -> None:
         self._gave_way = why

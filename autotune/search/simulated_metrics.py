@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 from autotune.measure.metrics import goodput, output_throughput, request_throughput
 from autotune.measure.quantiles import percentile, rank_of
 from autotune.measure.scoring import resolve_limit
 from autotune.replay.records import RequestRecord
 from autotune.replay.schedule import window_of
-from autotune.search.forecast import Prediction
-from autotune.simulator.calibration import Sample, latencies
+from autotune.search.forecast import Part, Prediction
+from autotune.simulator.calibration import Sample, latencies, ranked_latency
 from autotune.simulator.load import Limits, Load, Times
 from autotune.spec.expressions import Constraint
-from autotune.spec.vocabulary import METRICS, MetricName
+from autotune.spec.vocabulary import METRICS, STATISTICS, MetricName
 
-_FAMILIES = {"ttft": "ttft", "ttft_service": "ttft", "tpot": "tpot", "e2e": "e2e"}
+_FAMILIES: Mapping[str, Literal["ttft", "tpot", "e2e"]] = {
+    "ttft": "ttft",
+    "ttft_service": "ttft",
+    "tpot": "tpot",
+    "e2e": "e2e",
+}
+_PERCENTILES = frozenset(s for s in STATISTICS if s.startswith("p"))
 ANSWERS = ("ttft_p50", "ttft_p90", "ttft_p95", "tpot_p50", "tpot_p90", "tpot_p95")
 """The metrics of a launch that the calibration looks at."""
+PART_SPREAD = 0.05
+"""The same for a replay that was ended early."""
 SPREAD = 0.03
 """How well a right model meets a launch's percentiles, where these follow the engine's speed; times
 the steepness elsewhere."""
@@ -72,7 +81,10 @@ def log_violation(value: float, op: str, limit: float) -> float:
 
 
 def percentile_samples(
-    load: Load, metrics: Mapping[str, float | None], prediction: Prediction | None
+    load: Load,
+    metrics: Mapping[str, float | None],
+    prediction: Prediction | None,
+    part: Part | None = None,
 ) -> tuple[Sample, ...]:
     """What a launch's percentiles say; the steeper they answer to the engine, the less surely."""
     counts = {
@@ -82,19 +94,55 @@ def percentile_samples(
     samples = []
     for name in ANSWERS:
         metric = METRICS[name]
-        value, count = metrics.get(metric.key), counts[metric.family]
-        if not value or not count or metric.statistic is None:
+        value = metrics.get(metric.key)
+        count = counts[metric.family] if part is None else min(counts[metric.family], part.ended)
+        if not value or count < 1 or metric.statistic is None:
             continue
         steep = 1.0 if prediction is None else prediction.steepness.get(metric.key, 1.0)
         samples.append(
             Sample(
                 what="ttft" if metric.family == "ttft" else "tpot",
                 value_s=value,
-                spread=SPREAD * max(1.0, steep),
+                spread=(SPREAD if part is None else PART_SPREAD) * max(1.0, steep),
                 rank=rank_of(float(metric.statistic[1:]), count),
+                until_s=None if part is None else part.until_s,
+                ended=count,
             )
         )
     return tuple(samples)
+
+
+def whole_of(
+    part: Part,
+    metrics: Mapping[str, float | None],
+    keys: Iterable[str],
+    load: Load,
+    times: Times,
+) -> dict[str, float]:
+    """What a replay that was ended early would have given: its part, in the ratio of whole to part
+    in the simulation. Percentiles of latencies only.
+    """
+    found = {}
+    for key in keys:
+        metric = next(m for m in METRICS.values() if m.key == key)
+        value = metrics.get(key)
+        what = _FAMILIES.get(metric.family)
+        if what is None or not value or metric.statistic not in _PERCENTILES:
+            continue
+        percent = float(metric.statistic[1:])
+        seen = Sample(
+            what=what,
+            value_s=value,
+            spread=0.0,
+            rank=rank_of(percent, part.ended),
+            until_s=part.until_s,
+            ended=part.ended,
+        )
+        then = ranked_latency(load, times, seen)
+        whole = _statistic(latencies(load, times, what), metric.statistic)
+        if whole is not None and math.isfinite(then) and then > 0:
+            found[key] = value * whole / then
+    return found
 
 
 def _statistic(samples: list[float], statistic: str | None) -> float | None:

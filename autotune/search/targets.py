@@ -20,7 +20,10 @@ from autotune.spec.vocabulary import CAPACITY_RESOLUTION
 SMALLEST = 1e-9
 """Stands for 0 in logs."""
 BEYOND, CUT_SHORT = 0.02, 0.04
-"""Further spread of the log of a value that was seen in a part of a replay."""
+"""Where nothing else is known: so far beyond what was seen lies the log of the final value of a
+replay that was ended early, and its further spread."""
+ESTIMATED = 0.04
+"""Further spread of the log of a value that was estimated from a part of a replay."""
 LOST_TO_BEST = 0.15
 """A launch that could not hold the best capacity holds about so much less, as a log."""
 RARE = frozenset({"success_rate"})
@@ -108,9 +111,15 @@ class Limits:
 
 
 def seen_in(
-    outcome: Outcome, targets: Sequence[Target], *, best: Mapping[str, float]
+    outcome: Outcome,
+    targets: Sequence[Target],
+    *,
+    best: Mapping[str, float],
+    whole: Mapping[str, float] | None = None,
 ) -> dict[str, Seen]:
-    """What an outcome says of each target, by name. `best`: the best objective quantity so far."""
+    """What an outcome says of each target, by name. `best`: the best objective quantity so far.
+    `whole`: the quantities that a replay which was ended early would have had, by name.
+    """
     if isinstance(outcome, Measured):
         values = outcome.score.values
         found = {
@@ -123,7 +132,7 @@ def seen_in(
         return {}
     found = {} if outcome.score is None else _violated(outcome.score.violations, targets)
     if outcome.stopped is not None:
-        found |= _cut_short(outcome.stopped, targets)
+        found |= _cut_short(outcome.stopped, targets, whole or {})
     elif outcome.diagnosis.reason == CANNOT_BEAT_BEST:
         for target in targets:
             if target.objective and target.name in best:
@@ -202,17 +211,20 @@ def _violated(violations: Mapping[str, float], targets: Sequence[Target]) -> dic
     return found
 
 
-def _cut_short(stopped: EarlyEnd, targets: Sequence[Target]) -> dict[str, Seen]:
-    """The worse of what was seen and of the best that was still possible: the final value would
-    have been no better than the latter.
+def _cut_short(
+    stopped: EarlyEnd, targets: Sequence[Target], whole: Mapping[str, float] | None = None
+) -> dict[str, Seen]:
+    """Estimates of the `whole`; of what ended the replay at least what was seen, and the best that
+    was still possible: the final value would have been no better than the latter.
     """
+    found = {name: Seen(value, ESTIMATED) for name, value in (whole or {}).items()}
     for target in targets:
         lost = stopped.key == CANNOT_BEAT_BEST and target.name == stopped.target
         if not (lost or target.name == stopped.key):
             continue
         limit = None if target.objective else stopped.limit
-        known = [value for value in (stopped.seen, stopped.best) if value is not None]
-        if known:
-            seen = max(target.log(v, limit) for v in known)
-            return {target.name: Seen(seen + BEYOND, CUT_SHORT)}
-    return {}
+        known = [target.log(v, limit) for v in (stopped.seen, stopped.best) if v is not None]
+        least = max(known, default=-math.inf) + BEYOND
+        if known and (target.name not in found or found[target.name].value < least):
+            found[target.name] = Seen(least, CUT_SHORT)
+    return found

@@ -54,8 +54,16 @@ class Trust:
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     """Kendall's tau-a, -1 to 1; 0 for fewer than two values."""
-    pairs = [(one[i] - one[j]) * (other[i] - other[j]) for i in range(len(one)) for j in range(i)]
-    return sum((p > 0) - (p < 0) for p in pairs) / len(pairs) if pairs else 0.0
+    pairs = [
+        _sign(one[i] - one[j]) * _sign(other[i] - other[j])
+        for i in range(len(one))
+        for j in range(i)
+    ]
+    return sum(pairs) / len(pairs) if pairs else 0.0
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -84,8 +84,9 @@ class Trait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One latency in seconds: of one job, or the one of a 1-based `rank` among all measured jobs
-    that have it. `spread`: how far a right model may be off, as the spread of the log.
+    """One latency in seconds: of one job, or the one of a 1-based `rank` among the measured jobs
+    that have it. `spread`: how far a right model may be off, as the spread of the log. `until_s`:
+    only jobs that had ended by then, of which there were `ended`.
     """
 
     what: Literal["ttft", "tpot", "e2e"]
@@ -93,6 +94,8 @@ class Sample:
     spread: float
     job: int | None = None
     rank: int | None = None
+    until_s: float | None = None
+    ended: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,11 +338,28 @@ class _Problem:
             if sample.job is not None:
                 value = latency(sight.load, times, sample.what, sample.job)
             else:
-                assert sample.rank is not None
-                value = latencies(sight.load, times, sample.what)[sample.rank - 1]
+                value = ranked_latency(sight.load, times, sample)
             error = NEVER if math.isinf(value) else math.log(value / sample.value_s)
             errors.append(error / sample.spread)
         return self.np.array(errors)
+
+
+def ranked_latency(load: Load, times: Times, sample: Sample) -> float:
+    """The latency of a sample's rank, seconds; of a part of a replay that of the same share of the
+    jobs that had ended, infinite if none had.
+    """
+    assert sample.rank is not None
+    if sample.until_s is None:
+        return latencies(load, times, sample.what)[sample.rank - 1]
+    found = sorted(
+        latency(load, times, sample.what, i)
+        for i, job in enumerate(load.jobs)
+        if job.measured
+        and times.last[i] <= sample.until_s
+        and (sample.what != "tpot" or job.output > 1)
+    )
+    share = sample.rank / max(sample.ended, sample.rank)
+    return found[max(0, math.ceil(share * len(found) - 1e-9) - 1)] if found else math.inf
 
 
 def latency(load: Load, times: Times, what: str, job: int) -> float:

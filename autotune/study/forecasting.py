@@ -11,7 +11,7 @@ from autotune.canonical import Json
 from autotune.measure.metrics import tpot, ttft
 from autotune.replay.parquet import read_records
 from autotune.replay.records import RequestRecord
-from autotune.search.forecast import Forecast, Prediction
+from autotune.search.forecast import Forecast, Part, Prediction
 from autotune.search.simulated_forecast import SimulatedForecast, Wanted
 from autotune.search.simulated_metrics import percentile_samples
 from autotune.simulator.calibration import Sample, Sight, Trait
@@ -19,7 +19,7 @@ from autotune.simulator.load import Job, Limits, Load, simultaneous
 from autotune.space.candidate import Candidate
 from autotune.study.directory import StudyDirectory, read_json, write_json
 from autotune.study.engine_view import flags_of, understanding_of
-from autotune.study.measuring import background_of
+from autotune.study.measuring import LEAD_S, background_of
 from autotune.study.memory_fit import Fits
 from autotune.study.prepare import PreparedStudy
 from autotune.study.probing import Probe, read_probes
@@ -91,12 +91,16 @@ class KeptForecast:
             return False
         return self._inner.understands(self._reader.flag_of(name))
 
-    def learn(self, candidate: Candidate, metrics: Mapping[str, float | None]) -> None:
-        if not self._reader.is_own(candidate):
-            return
+    def learn(
+        self, candidate: Candidate, metrics: Mapping[str, float | None], part: Part | None = None
+    ) -> Mapping[str, float]:
         self._reader.look()
-        self._inner.learn(candidate, metrics, self._reader.later_probes(candidate))
+        # The simulator's clock starts with the window, a replay's a little before
+        inner = None if part is None else replace(part, until_s=part.until_s - LEAD_S)
+        probes = self._reader.later_probes(candidate)
+        found = self._inner.learn(candidate, metrics, inner, probes)
         self.write()
+        return found
 
     def give_way(self, why: str) -> None:
         self._inner.give_way(why)

@@ -23,8 +23,10 @@ def profile(folder: Path) -> Path:
     """
     shipped = Path(profiles.__file__).parent / "profiles" / "quickstart.yaml"
     data = yaml.safe_load(shipped.read_text())
+    # Today's format cannot keep up with the traffic: a faster one is faster on a busy machine, too
+    data["step"]["b_us_per_token"] = 150.0
     cache = data["kv_cache"]["auto"]["bytes_per_token"]
-    for name, loss, factor in ((GOOD, 0.001, 0.8), (WORSE, 0.03, 0.5), (GARBAGE, 3.0, 0.3)):
+    for name, loss, factor in ((GOOD, 0.001, 0.7), (WORSE, 0.03, 0.4), (GARBAGE, 3.0, 0.05)):
         data["kv_cache"][name] = {"bytes_per_token": cache, "loss": loss, "a": factor, "b": factor}
     # The simulated SGLang calls this format by vLLM's name
     data["kv_cache"]["fp8"] = data["kv_cache"][GARBAGE]
@@ -78,12 +80,12 @@ def test_fastest_candidate_that_talks_nonsense_is_refused_and_a_sound_one_wins(
     assert passed["verdict"] == "passed"
     assert passed["loss_low"] <= passed["loss"] <= passed["loss_high"] <= 0.01
     assert passed["passages"] >= 40
-    # They were measured all the same, and were faster: that is what had to be refused
+    # It was measured all the same, and was faster: that is what had to be refused
     speed = {
         name: bench.json(f"trials/{record['number']:04d}/measurement.json")["metrics"]["ttft_p95_s"]
         for name, record in found.items()
     }
-    assert speed[GARBAGE] < speed[GOOD] < speed["auto"]
+    assert speed[GARBAGE] < speed["auto"]
     verdict = bench.json("verdict.json")
     assert verdict["best"] in (found[GOOD]["number"], found["auto"]["number"])
     shown = json.loads(bench.run("show", bench.run_folder, "--json").stdout)

@@ -14,7 +14,7 @@ from autotune.canonical import Json
 from autotune.engines.engine import Diagnosis
 from autotune.measure.measurement import Measurement, Validity
 from autotune.measure.outcome import Infeasible, Measured, Outcome, Score, Stopped
-from autotune.search.forecast import Prediction
+from autotune.search.forecast import Part, Prediction
 from autotune.search.guided import NO_MODEL, GuidedProposer
 from autotune.search.proposer import Known, Proposal
 from autotune.search.simulated_forecast import SimulatedForecast, Wanted
@@ -234,8 +234,10 @@ class LyingForecast:
     def understands(self, knob: str) -> bool:
         return True
 
-    def learn(self, candidate: Candidate, metrics: Mapping[str, float | None]) -> None:
-        pass
+    def learn(
+        self, candidate: Candidate, metrics: Mapping[str, float | None], part: Part | None = None
+    ) -> Mapping[str, float]:
+        return {}
 
     def give_way(self, why: str) -> None:
         self.told = why

@@ -220,6 +220,24 @@ def test_a_locked_copy_loses_nothing_and_stops_nothing(
     assert [trial.value for trial in stored(path)] == [1.0, 2.0, 3.0, 4.0]
 
 
+@pytest.mark.parametrize("harm", ["gone", "overwritten"])
+def test_a_copy_that_breaks_in_mid_run_is_made_anew_with_all_trials(
+    tmp_path: Path, harm: str
+) -> None:
+    path = tmp_path / "optuna.db"
+    search = proposer(storage_path=path)
+    for number in range(5):
+        if number == 2 and harm == "gone":
+            path.unlink()
+        elif number == 2:
+            path.write_bytes(b"somebody wrote over it" * 400)
+        proposal = search.ask()
+        assert proposal is not None
+        search.tell(proposal, measured(float(number)))
+    assert search.storage_problem is None
+    assert [trial.value for trial in stored(path)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 def test_a_copy_that_cannot_be_written_at_all_stops_nothing(tmp_path: Path) -> None:
     search = proposer(storage_path=tmp_path / "missing" / "optuna.db")
     proposal = search.ask()
