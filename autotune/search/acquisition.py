@@ -13,8 +13,8 @@ from autotune.search.targets import Limits, Target
 
 Array = np.ndarray[Any, Any]
 
-CHANGE = 0.02
-"""A knob that stays as it is today is worth so much of the best score."""
+TIE = 1e-5
+"""A knob that stays as it is today is worth so much of the log of the first objective."""
 FORESEEN = 0.3
 LAST = 1e-9
 """A launch that serves with a smaller chance than the first is worth so much of its gain: it comes
@@ -59,8 +59,8 @@ class Appraisal:
     incumbent: Incumbent | None
 
     def best(self, changes: Array) -> int:
-        """The most valuable candidate; of near equals the one with the fewest changes."""
-        return int(np.argmax(self.score - CHANGE * self.score.max(initial=0.0) * changes))
+        """The most valuable candidate; of equals the one with the fewest changes."""
+        return int(np.argmax(self.score - TIE * self.score.max(initial=0.0) * changes))
 
     def words(self, targets: Sequence[Target], limits: Limits) -> str:
         """Why the first candidate is launched."""

@@ -52,20 +52,12 @@ class SharedDoubt:
 
         `slopes`: speed -> by how many percent the metric moves per percent.
         """
-        shared, matrix = self._pulls(traits)
-        along = np.array([slopes.get(name, 0.0) for name in DIRECTIONS]) @ matrix
-        return dict(zip(shared, along.tolist(), strict=True))
-
-    def spreads(self, traits: Sequence[Trait]) -> dict[str, float]:
-        """The doubt of each speed under these traits, as a spread of its log."""
-        _, matrix = self._pulls(traits)
-        return dict(zip(DIRECTIONS, np.sqrt(np.sum(matrix**2, axis=1)).tolist(), strict=True))
-
-    def _pulls(self, traits: Sequence[Trait]) -> tuple[list[str], Any]:
         names = tuple(trait.name for trait in traits)
         if names not in self._known:
             self._known[names] = self._matrix(traits)
-        return self._known[names]
+        shared, matrix = self._known[names]
+        along = np.array([slopes.get(name, 0.0) for name in DIRECTIONS]) @ matrix
+        return dict(zip(shared, along.tolist(), strict=True))
 
     def _matrix(self, traits: Sequence[Trait]) -> tuple[list[str], Any]:
         """(names, pulls per unit of the three slopes)."""

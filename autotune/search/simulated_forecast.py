@@ -34,10 +34,9 @@ from autotune.spec.vocabulary import METRICS, MetricName
 
 MOST_SIGHTS = 8
 """So many launches at most are calibrated on, beside the first; later ones teach residuals only."""
-LEAST_STEP, MOST_STEP = 0.05, 0.3
-"""A part of the engine is made quicker by its doubt, within these, to see what it does: what matters
-is how far a candidate may be better than it looks. A percentile moves by jumps, which small steps
-would take for slopes."""
+SLOPE = -0.05
+"""How much quicker a part of the engine is made to see what it does: what matters is how far a
+candidate may be better than it looks."""
 SKETCHED = 120
 """So many simulations at most are made for the sketches of one round."""
 KV_STEP = 0.1
@@ -238,13 +237,11 @@ class SimulatedForecast:
             near = moved.get(METRICS["capacity"].key)
         values = self._runs.values(limits, self.fit.pace(strong), (name, None), near=near)
         slopes: dict[str, dict[str, float]] = {key: {} for key in values}
-        spreads = self._doubt.spreads(strong)
         for direction, names in DIRECTIONS.items():
-            step = -min(MOST_STEP, max(LEAST_STEP, spreads[direction]))
-            pace = self.fit.pace(strong, dict.fromkeys(names, step))
+            pace = self.fit.pace(strong, dict.fromkeys(names, SLOPE))
             there = self._runs.moved(limits, pace, (name, direction), values)
             for key, value in values.items():
-                slopes[key][direction] = _slope(value, there.get(key), step)
+                slopes[key][direction] = _slope(value, there.get(key))
         return _Found(values, slopes, self.fit)
 
     def _shared_with(self, limits: Limits, strong: Sequence[Trait]) -> _Found:
@@ -316,10 +313,8 @@ def _far(one: Limits, other: Limits) -> float:
     return far + (one.threshold != other.threshold)
 
 
-def _slope(value: float, moved: float | None, step: float) -> float:
-    """By how many percent a metric moves per percent, given where a `step` of a speed's log takes
-    it; a metric at 0 does not.
-    """
+def _slope(value: float, moved: float | None) -> float:
+    """By how many percent a metric moves per percent; a metric at 0 does not."""
     if moved is None or value <= 0 or moved <= 0:
         return 0.0
-    return math.log(moved / value) / step
+    return math.log(moved / value) / SLOPE

@@ -49,12 +49,8 @@ class Understanding:
     machine: Machine = field(default_factory=Machine)
 
     def understands(self, flag: str) -> bool:
-        """Whether the whole effect of a flag follows from the model. Of traits a guess does, and a
-        limit may be doubted.
-        """
-        facts = _facts(self.engine)
-        doubted = {entry["flag"] for entry in facts["limits"].values() if entry.get("doubted")}
-        return flag in _plain(facts) - doubted
+        """Whether the whole effect of a flag follows from the model. Of traits a guess does."""
+        return flag in _plain(_facts(self.engine))
 
     def view(self, settings: Mapping[str, Json], kv_tokens: int | None = None) -> View:
         """How the simulator sees all settings of a launch, flag name -> value. `kv_tokens`: what
