@@ -333,12 +333,10 @@ def _remove(client: Any, container_id: str, clock: Clock) -> bool:
     while True:
         with contextlib.suppress(DockerException, *_NO_ANSWER):
             client.api.remove_container(container_id, v=True, force=True)
-        try:
-            client.api.inspect_container(container_id)
-        except NotFound:
-            return True
-        except (DockerException, *_NO_ANSWER):
-            pass  # unknown: look again
+        # Not by its id alone: the daemon still lists a container for a moment that it knows no more
+        with contextlib.suppress(DockerException, *_NO_ANSWER):
+            if not client.api.containers(all=True, quiet=True, filters={"id": container_id}):
+                return True
         if clock.monotonic() >= deadline:
             return False
         clock.sleep(0.2)

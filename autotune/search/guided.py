@@ -11,7 +11,6 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,11 +82,11 @@ class GuidedProposer:
         self._seed = seed
         self._make_forecast = forecast
         self._first = list(first)
-        self._other = partial(
-            OptunaProposer, space, facts, objectives, constraints,
+        # Learns along from the start: what it keeps for other tools is the whole study's
+        self._fallback = OptunaProposer(
+            space, facts, objectives, constraints,
             seed=seed, storage_path=storage_path, first=first,
         )  # fmt: skip
-        self._fallback: OptunaProposer | None = None
         self._forecast: Forecast | None = None
         self._model: GuidedModel | None = None
         self._pool: CandidatePool | None = None
@@ -112,10 +111,11 @@ class GuidedProposer:
     @property
     def storage_problem(self) -> str | None:
         """See `OptunaProposer`."""
-        return None if self._fallback is None else self._fallback.storage_problem
+        return self._fallback.storage_problem
 
     def seed(self, known: Sequence[Known]) -> None:
         self._known = list(known)
+        self._fallback.seed(known)
         self._forecast = self._make_forecast() if self._make_forecast is not None else None
         if self._forecast is None:
             self._hand_over(NO_MODEL)
@@ -141,7 +141,6 @@ class GuidedProposer:
         """Report how a proposal ended. Raises KeyError for one that is not open."""
         opened = self._open.pop(proposal.token)
         if opened.theirs is not None:
-            assert self._fallback is not None
             self._fallback.tell(opened.theirs, outcome)
             return
         if isinstance(outcome, Stopped):
@@ -149,8 +148,7 @@ class GuidedProposer:
             return
         known = known_of(opened.candidate, outcome, self._targets)
         self._known.append(known)
-        if self._fallback is not None:
-            self._fallback.seed([known])
+        self._fallback.seed([known])
         worked = served(outcome)
         if isinstance(outcome, Measured):
             self._limits.learn(outcome.score.limits)
@@ -242,8 +240,6 @@ class GuidedProposer:
         self._led_by = why
         if self._forecast is not None:
             self._forecast.give_way(why)
-        self._fallback = self._other()
-        self._fallback.seed(self._known)
 
     # ---- proposing
 
@@ -355,7 +351,6 @@ class GuidedProposer:
         return self._proposal(candidate, place=pool.include(candidate))
 
     def _asked_of_fallback(self) -> Proposal | None:
-        assert self._fallback is not None
         out = {opened.candidate.key for opened in self._open.values()}
         held: list[Proposal] = []
         while (theirs := self._fallback.ask()) is not None and theirs.candidate.key in self._seen:

@@ -29,9 +29,10 @@ from autotune.search.choices import Choices, Indices
 from autotune.search.lesson import LAUNCH, RULE, Goals, Lesson
 from autotune.space.candidate import Candidate
 
-ATTEMPTS = {"tpe": 4, "gp": 2}
-"""Suggestions that are forbidden or seen before something else is tried."""
-MOST_FITTED = 48
+ATTEMPTS = {"tpe": 4, "gp": 1}
+"""Suggestions that are forbidden or seen before something else is tried; the Gaussian process would
+mostly give the same again."""
+MOST_FITTED = 40
 """A Gaussian process is fitted to so many trials, the best and the latest ones: the effort grows
 with the cube of their number."""
 LEAST = 1e-9

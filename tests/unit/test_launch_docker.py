@@ -30,6 +30,21 @@ PLAN = LaunchPlan(
 )
 
 
+class Containers:
+    """Both of the client's `containers`: the collection that creates, and the call that lists."""
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.create = daemon.create
+        self._daemon = daemon
+
+    def __call__(self, **_: Any) -> list[dict[str, Any]]:
+        if self._daemon.silent:
+            raise ReadTimeout("read timed out")
+        gone = self._daemon.removed and self._daemon.listed_after == 0
+        self._daemon.listed_after -= self._daemon.removed and not gone
+        return [] if gone else [{"Id": "c0ffee"}]
+
+
 class FakeDaemon:
     """A double of the daemon and its client. Times are virtual seconds."""
 
@@ -51,7 +66,8 @@ class FakeDaemon:
         self.created: list[dict[str, Any]] = []
         self.timeout = 0
         self.api = self
-        self.containers = SimpleNamespace(create=self.create)
+        self.containers = Containers(self)
+        self.listed_after = 0
 
     def connect(self, timeout_s: int) -> FakeDaemon:
         return self
@@ -224,6 +240,16 @@ def test_a_removed_container_has_ended(
     daemon.removed = True
     assert server.poll() is not None
     assert not server.stop().by_us
+
+
+def test_a_container_is_gone_once_the_daemon_lists_it_no_more(
+    start: Callable[[], DockerServer], launcher: DockerLauncher, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    """A sweep that comes at once must not find what was just removed."""
+    server = start()
+    daemon.listed_after = 3
+    server.stop()
+    assert launcher.sweep("s", tmp_path) == []
 
 
 def test_a_taken_name_is_left_to_its_owner_and_another_is_used(

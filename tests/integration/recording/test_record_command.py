@@ -134,8 +134,10 @@ def test_what_was_recorded_replays_as_the_same_work(
     again = read_trace(second, strict=True)
     replayed = again.requests[8:26]  # after the warm-up, before the load behind the window
     assert sorted((r.input_tokens, r.output_tokens) for r in replayed) == work
-    for one, two in zip(trace.requests, sorted(replayed, key=lambda r: r.at_s), strict=True):
-        assert one.input_tokens == two.input_tokens
+    # In the same order, but for those that came nearly at once
+    due = {r.input_tokens: r.at_s for r in trace.requests}
+    came = [due[r.input_tokens] for r in sorted(replayed, key=lambda r: r.at_s)]
+    assert all(later >= max(came[:i], default=0.0) - 0.25 for i, later in enumerate(came))
     hits = prefix_reuse(
         type(again)(requests=replayed, block_size=again.block_size)
     )  # the same, whatever the prompts are made of
