@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,16 +23,20 @@ from lab_problems import Problem
 from autotune.clock import StopSignal, VirtualClock
 from autotune.launch.launcher import Ticket
 from autotune.measure.measurement import Measurement
+from autotune.measure.outcome import Outcome
 from autotune.measure.quantiles import percentile, rank_of
 from autotune.replay.options import ReplayOptions
 from autotune.replay.records import PlannedRequest, ReplayResult, RequestRecord
-from autotune.search.capacity import Step, find_capacity
+from autotune.search.capacity import Step, find_capacity, multiplier_of, rung_of
 from autotune.search.catalog import make_proposer
 from autotune.search.choices import Choices
+from autotune.search.proposer import Known, Proposal, Proposer
 from autotune.space.candidate import Candidate
+from autotune.study.conclusion import Conclusion
 from autotune.study.directory import StudyDirectory
 from autotune.study.forecasting import study_forecast
 from autotune.study.prepare import PreparedStudy
+from autotune.study.ranking import best_trial
 from autotune.study.record import TrialRecord
 from autotune.study.runner import StudyEnd, StudyRunner
 from autotune.study.stream import EventStream
@@ -41,6 +45,9 @@ from autotune.study.virtual_records import WholeReplay
 from autotune.study.virtual_server import VirtualServer
 from autotune.study.virtual_session import Shelf, VirtualMeasurer, VirtualSession
 from autotune.workload.trace import Request
+
+NEAR_TOP = 8
+"""So many rungs below the best are asked one by one for what limits hold at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,49 @@ def _blurred(record: RequestRecord, wait: float, between: float) -> RequestRecor
     return replace(record, first_token_s=first, last_token_s=last, end_s=last)
 
 
+class _Keeper:
+    """A proposer whose beliefs are kept, by how many trials had ended; see `Lab.run`."""
+
+    def __init__(
+        self,
+        inner: Proposer,
+        study: PreparedStudy,
+        directory: StudyDirectory,
+        enough: Callable[[int, TrialRecord | None], bool],
+    ) -> None:
+        self._inner = inner
+        self._study = study
+        self._directory = directory
+        self._enough = enough
+        self._beliefs: dict[int, Mapping[str, float]] = {}
+
+    def ask(self) -> Proposal | None:
+        count = len(self._directory.records())
+        return None if self._enough(count, self.choice(count)) else self._inner.ask()
+
+    def tell(self, proposal: Proposal, outcome: Outcome) -> None:
+        self._inner.tell(proposal, outcome)
+
+    def seed(self, known: Sequence[Known]) -> None:
+        self._inner.seed(known)
+
+    def believed(self) -> Mapping[str, float]:
+        found = self._inner.believed()
+        self._beliefs[len(self._directory.records())] = found
+        return found
+
+    def choice(self, count: int) -> TrialRecord | None:
+        """What would be confirmed after so many launches, else the best so far."""
+        records = self._directory.records()[:count]
+        believed = self._beliefs.get(count, self._beliefs.get(count - 1, {}))
+        by_trial = {
+            r.number: believed[r.candidate.key] for r in records if r.candidate.key in believed
+        }
+        objectives = self._study.spec.objective
+        found = Conclusion(records, objectives, self._study.baseline, believed=by_trial)
+        return next(iter(found.finalists(1)), None) or best_trial(records, objectives)
+
+
 class Lab:
     """One problem, ready for any number of studies. Use as a context: its files are temporary."""
 
@@ -189,6 +239,7 @@ class Lab:
         self.problem = problem
         self.shelf = shelf or LabShelf()
         self._folder = folder
+        self.choices: list[TrialRecord | None] = []
         self.study = problem.study(folder)
         self._number = 0
 
@@ -201,9 +252,13 @@ class Lab:
         watch: Any = None,
         slots: int = 1,
         machine: HiddenMachine | None = None,
+        enough: Callable[[int, TrialRecord | None], bool] = lambda count, choice: False,
         **search: Any,
     ) -> tuple[StudyEnd, list[TrialRecord]]:
-        """A whole study with the proposer of this name. `watch`: an observer of its events."""
+        """A whole study with the proposer of this name. `watch`: an observer of its events.
+        `choices` are then the trials that would be confirmed, had it ended after each launch;
+        `enough` ends it, given the number of launches and the last of these.
+        """
         self._number += 1
         place = self._folder / f"run-{self._number}"
         study = self._again(seed, trials, {"sampler": method, **search})
@@ -222,11 +277,14 @@ class Lab:
             seed=seed, forecast=partial(study_forecast, study, directory),
         )  # fmt: skip
         events = EventStream(clock, directory, [] if watch is None else [watch])
+        keeper = _Keeper(proposer, study, directory, enough)
         try:
             end = StudyRunner(
-                study, directory, executor, proposer, events, clock=clock, stop=stop
+                study, directory, executor, keeper, events, clock=clock, stop=stop
             ).run()
-            return end, directory.records()
+            records = directory.records()
+            self.choices = [keeper.choice(count) for count in range(1, len(records) + 1)]
+            return end, records
         finally:
             shutil.rmtree(place)
 
@@ -277,10 +335,22 @@ class Truth:
         result = session.replay(deadline_s=None, on_progress=None)
         return None if result.aborted == "server_died" else session.measurement(result)
 
-    def value(self, candidate: Candidate) -> tuple[float | None, float]:
-        """(the objective's value, None without one; the largest violation of a limit)."""
+    def value(
+        self, candidate: Candidate, *, best: float | None = None
+    ) -> tuple[float | None, float]:
+        """(the objective's value, None without one; the largest violation of a limit). `best`: the
+        highest capacity of all settings, where it is known: what limits hold at need not be
+        monotone in the rate, and a capacity is the highest one at which they do.
+        """
         if self._lab.problem.aim == "capacity":
-            found = find_capacity(lambda m: Step(multiplier=m, met=self.holds(candidate, m)))
+            top = rung_of(best or 1.0)
+            for rung in range(top, top - NEAR_TOP, -1) if best is not None else ():
+                if self.holds(candidate, multiplier_of(rung)):
+                    return multiplier_of(rung), 0.0
+            found = find_capacity(
+                lambda m: Step(multiplier=m, met=self.holds(candidate, m)),
+                start=multiplier_of(top - NEAR_TOP if best is not None else top),
+            )
             return found.capacity, 0.0 if found.capacity is not None else 1.0
         seen = self.seen(candidate)
         return (None, 1.0) if seen is None else (seen["ttft_p95"], self._violation(seen))

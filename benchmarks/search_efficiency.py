@@ -2,11 +2,11 @@
 
 Whole studies run in virtual time: the real loop with its refusals, early stops and budget, on
 engines that no part of the product knows (`hidden_engine.py`, problems in `lab_problems.py`; how
-the truth was made stands there). After each launch the best feasible trial so far, by what was
-*measured*, is judged by what its settings do *without noise*: its regret is how much worse that is
-than the best of the whole space. Settings that break a limit by more than a launch's noise (2 %)
-have no regret but infinity. GPU time is that of all launches, failed ones and the baseline's
-included; "after 6 launches" counts the baseline's two as the first ones. A run that is near the
+the truth was made stands there). After each launch the trial that the study would confirm if the
+search ended there is judged by what its settings do *without noise*: its regret is how much worse
+that is than the best of the whole space. Settings that break a limit by more than a launch's noise
+(2 %) have no regret but infinity. GPU time is that of all launches, failed ones and the baseline's
+included; "after 6 launches" counts the baseline's as the first one. A run that is near the
 optimum after 12 launches ends there, another one after 40.
 
 The best of each space was found by trying all of it (`lab_optima.py`). Runs are kept in `--cache`
@@ -36,7 +36,7 @@ from lab_plot import draw
 from lab_problems import AIMS, SCENES, Problem
 
 from autotune.space.candidate import Candidate
-from autotune.study.ranking import best_trial
+from autotune.study.record import TrialRecord
 
 METHODS = ("guided", "tpe", "random", "grid")
 CHECKPOINTS = (6, 10)
@@ -85,9 +85,7 @@ def run_problem(
                 for method, kept in files.items():
                     if str(seed) not in kept.rows:
                         began = time.monotonic()
-                        run = _run(lab, judge, method, seed, min(launches, SURE))
-                        if run.regrets[-1] > NEAR and launches > SURE:
-                            run = _run(lab, judge, method, seed, launches)
+                        run = _run(lab, judge, method, seed, launches)
                         kept.add(str(seed), {**asdict(run), "regrets": _written(run.regrets)})
                         spent = time.monotonic() - began
                         print(f"{problem.name} {method} {seed}: {spent:.1f} s", file=sys.stderr)
@@ -120,7 +118,10 @@ class Judge:
     def regret(self, candidate: Candidate) -> float:
         """How much worse than the optimum, at least 0; infinite where a limit is broken."""
         known = self._kept.rows.get(candidate.key)
-        value, violation = known or self._kept.add(candidate.key, self._truth.value(candidate))
+        best = self._best if self._larger else None
+        value, violation = known or self._kept.add(
+            candidate.key, self._truth.value(candidate, best=best)
+        )
         if value is None or violation > NOISE:
             return math.inf
         ratio = self._best / value if self._larger else value / self._best
@@ -128,11 +129,13 @@ class Judge:
 
 
 def _run(lab: Lab, judge: Judge, method: str, seed: int, launches: int) -> Run:
-    _, records = lab.run(method, seed, trials=launches)
+    def enough(count: int, choice: TrialRecord | None) -> bool:
+        return count >= SURE and choice is not None and judge.regret(choice.candidate) <= NEAR
+
+    _, records = lab.run(method, seed, trials=launches, enough=enough)
     gpu_s, times, regrets = 0.0, [], []
-    for count, record in enumerate(records, start=1):
+    for record, best in zip(records, lab.choices, strict=True):
         gpu_s += record.seconds["total"]
-        best = best_trial(records[:count], lab.study.spec.objective)
         times.append(round(gpu_s, 1))
         regrets.append(math.inf if best is None else judge.regret(best.candidate))
     return Run(

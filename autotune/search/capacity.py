@@ -23,6 +23,9 @@ MAX_STEPS = 12
 WIDE, NARROW, CLOSE = 2.0, 1.33, 1.1
 """First stride where nothing is known, around what the best launch held, and around what the same
 settings held."""
+BARELY, BELOW = 0.15, 1.05
+"""Where a candidate breaks the limits by so little at what the best holds, the first rate below is
+so near: how far behind it is would else be known to a third only."""
 LOST = 1.35
 """A candidate that cannot hold what the best holds is only bracketed to this factor."""
 LOST_STEPS = 2
@@ -118,7 +121,7 @@ def find_capacity(
         else:
             steps.append(measure(multiplier_of(rung)))
             if steps[-1].met is not None:
-                ladder.learn(rung, met=steps[-1].met)
+                ladder.learn(rung, met=steps[-1].met, worst=steps[-1].worst)
                 continue
             ended = "unjudged"
         return CapacityFound(
@@ -139,13 +142,17 @@ class _Ladder:
     low: int | None = None
     high: int | None = None
     lost: int = 0
+    below: int = 0
 
-    def learn(self, rung: int, *, met: bool) -> None:
+    def learn(self, rung: int, *, met: bool, worst: float | None) -> None:
         if met:
             self.low = rung
-        else:
-            self.high = rung
-            self.lost += 1
+            return
+        self.high = rung
+        # A look just below counts for no step
+        self.lost += not self.below
+        first = rung == self.to_beat == self.start
+        self.below = rung_of(BELOW) if first and worst is not None and worst <= BARELY else 0
 
     @property
     def behind(self) -> bool:
@@ -164,7 +171,7 @@ class _Ladder:
                 return "not_beaten"
             if self.high == _BOTTOM:
                 return "never_met"
-            return max(_BOTTOM, self.high - self._strides())
+            return max(_BOTTOM, self.high - (self.below or self._strides()))
         if self.behind and self.high - self.low <= rung_of(LOST):
             return "not_beaten"
         return "found" if self.high - self.low <= 1 else (self.low + self.high) // 2

@@ -161,6 +161,20 @@ class GuidedProposer:
         if (why := self._trust.lost()) is not None and self._led_by is None:
             self._hand_over(f"the predictions proved wrong: {why}")
 
+    def believed(self) -> Mapping[str, float]:
+        """See `Proposer`."""
+        model, pool, (target, *others) = self._model, self._pool, self._targets
+        if model is None or pool is None or self._led_by is not None:
+            return {}
+        places = sorted(model.measured)
+        if not places or any(other.objective for other in others):
+            return {}
+        mean = model.beliefs(places)[target.name].mean
+        return {
+            pool.candidates[place].key: target.value(float(value), None)
+            for place, value in zip(places, mean, strict=True)
+        }
+
     # ---- learning
 
     def _build(self, forecast: Forecast) -> None:

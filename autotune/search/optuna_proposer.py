@@ -193,6 +193,10 @@ class OptunaProposer:
             if self._copy is not None:
                 self._copy.add(as_trial(self._choices, indices, values, violations))
 
+    def believed(self) -> Mapping[str, float]:
+        """See `Proposer`: these methods take every launch at its word."""
+        return {}
+
     # ---- where candidates come from
 
     def _firstly(self) -> _Asked | None:

@@ -55,3 +55,10 @@ class Proposer(Protocol):
     def seed(self, known: Sequence[Known]) -> None:
         """Take over finished trials (baseline first); called once, before the first ask."""
         ...
+
+    def believed(self) -> Mapping[str, float]:
+        """What launched candidates are believed to do, all launches considered: candidate key ->
+        the only objective's value in base units. Of noisy launches the best value is a lucky one;
+        a model that shares what is alike knows better. {} where there is no such model.
+        """
+        ...

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from autotune.canonical import Json
 from autotune.search.forecast import Part, Prediction
 from autotune.search.shared_doubt import DIRECTIONS, SharedDoubt
@@ -78,6 +80,34 @@ class _Found:
     fit: Fit
 
 
+class _Alike:
+    """Lends slopes of exact predictions to rough ones that behave alike."""
+
+    def __init__(self, exact: Sequence[_Found]) -> None:
+        self._exact = exact
+        self._keys = tuple(dict.fromkeys(key for found in exact for key in found.values))
+        self._logs = np.array([self._row(found) for found in exact])
+        self._lent: dict[int, Slopes] = {}
+
+    def slopes(self, found: _Found) -> Slopes:
+        """The slopes of the exact prediction whose metrics are nearest."""
+        if id(found) not in self._lent:
+            self._lent[id(found)] = self._nearest(found)
+        return self._lent[id(found)]
+
+    def _nearest(self, found: _Found) -> Slopes:
+        if not self._exact:
+            return {key: {"prefill": 0.5, "decode": 0.5} for key in found.values}
+        far = np.nansum((self._logs - self._row(found)) ** 2, axis=1)
+        slopes = self._exact[int(np.argmin(far))].slopes
+        assert slopes is not None
+        return slopes
+
+    def _row(self, found: _Found) -> np.ndarray[Any, Any]:
+        values = (found.values.get(key, 0.0) for key in self._keys)
+        return np.array([math.log(value) if value > 0 else math.nan for value in values])
+
+
 class SimulatedForecast:
     """A `Forecast`. `load_at(multiplier)` gives the study's traffic at a multiple of its rate;
     `sights` hold the probes and the baseline's requests.
@@ -131,11 +161,11 @@ class SimulatedForecast:
 
     def sketch(self, candidates: Sequence[Candidate]) -> list[Prediction | None]:
         self._left = SKETCHED
-        alike: dict[int, Slopes] = {}
+        alike = _Alike(list(self._exact.values()))
         return [self._sketched(self._view(candidate), alike) for candidate in candidates]
 
-    def _sketched(self, view: View, alike: dict[int, Slopes]) -> Prediction | None:
-        """`alike` keeps the slopes that were borrowed in this round."""
+    def _sketched(self, view: View, alike: _Alike) -> Prediction | None:
+        """`alike` lends slopes in this round."""
         limits, strong = self._kin(view)
         known = self._exact.get(_key(limits, strong))
         if known is not None:
@@ -143,9 +173,7 @@ class SimulatedForecast:
             slopes = known.slopes
         else:
             known = self._shared_with(limits, strong)
-            if id(known) not in alike:
-                alike[id(known)] = self._slopes_like(known.values)
-            slopes = alike[id(known)]
+            slopes = alike.slopes(known)
         return self._prediction(view, self._moved(known, slopes, strong, view.traits), slopes)
 
     def _kin(self, view: View) -> tuple[Limits, tuple[Trait, ...]]:
@@ -262,19 +290,6 @@ class SimulatedForecast:
         shift = self.fit.shifts.get(trait.name, (0.0, 0.0))
         logs = [abs(math.log(factor)) for factor in trait.expected.values()]
         return max([*logs, abs(shift[0]), abs(shift[1])]) > WEAK
-
-    def _slopes_like(self, values: Mapping[str, float]) -> Slopes:
-        """The slopes of the exact prediction whose metrics are nearest."""
-        best, found = math.inf, None
-        for known in self._exact.values():
-            far = sum(
-                (math.log(values[key] / value)) ** 2
-                for key, value in known.values.items()
-                if value > 0 and values.get(key, 0.0) > 0
-            )
-            if far < best:
-                best, found = far, known.slopes
-        return found or {key: {"prefill": 0.5, "decode": 0.5} for key in values}
 
     def _moved(
         self, old: _Found, slopes: Slopes, had: Sequence[Trait], has: Sequence[Trait]

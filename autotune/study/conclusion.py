@@ -28,6 +28,8 @@ from autotune.study.ranking import (
 from autotune.study.record import TrialRecord
 
 WITHIN_NOISE = "no candidate was better than the baseline by more than its own measurements differ"
+ALIKE = 0.005
+"""Beliefs (logs) that differ by no more are equal: they hold little of single launches' noise."""
 NEAREST = 3
 """So many of the trials that miss the limits least are named where nothing meets them."""
 
@@ -40,8 +42,14 @@ class Conclusion:
         records: Sequence[TrialRecord],
         objectives: Sequence[Objective],
         baseline: Candidate,
+        *,
+        believed: Mapping[int, float] | None = None,
     ) -> None:
+        """`believed`: trial of the search -> what its settings are believed to do, from a search
+        method with a model; see `Proposer.believed`.
+        """
         self._records = [r for r in records if r.state != "interrupted"]
+        self._believed = believed or {}
         self._objectives = objectives
         self._baseline = baseline
 
@@ -49,6 +57,9 @@ class Conclusion:
         """The search trials that are worth a confirmation, best first: feasible, better than the
         baseline, and not failed in a later launch; at most `count`. With several objectives the
         most telling points of the front.
+
+        Their order is that of what is believed of them, where the search has a model; their values
+        are always those that were measured.
         """
         if len(self._objectives) > 1:
             front = [r for r in self.front() if r.candidate != self._baseline]
@@ -66,7 +77,7 @@ class Conclusion:
             baseline,
             direction=self._objectives[0].direction,
             count=count,
-            tie=0.0 if noise is None else noise.tie,
+            tie=ALIKE if self._believed else 0.0 if noise is None else noise.tie,
             baseline_tie=0.0 if noise is None else noise.tie_with_centre,
         )
         by_number = {record.number: record for record in self._records}
@@ -219,7 +230,7 @@ class Conclusion:
     def _contender(self, record: TrialRecord) -> Contender:
         return Contender(
             trial=record.number,
-            value=self._value(record),
+            value=self._believed.get(record.number, self._value(record)),
             feasible=record.feasible,
             changes=len(record.candidate.changed_from(self._baseline)),
             certain=record.certain,

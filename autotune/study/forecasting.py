@@ -129,12 +129,16 @@ class _Reader:
         self._load = load_of(study.search_trace, study.measure.priming)
         self.understanding = understanding_of(study)
         self._probed: set[int] = set()
-        self._logs: list[tuple[dict[str, Json], Mapping[str, float]]] = []
+        self._logs: list[tuple[Mapping[str, Json], Mapping[str, float]]] = []
+        self._settings: dict[str, dict[str, Json]] = {}
+        self._kv: dict[str, int | None] = {}
         self.look()
 
-    def settings(self, candidate: Candidate) -> dict[str, Json]:
+    def settings(self, candidate: Candidate) -> Mapping[str, Json]:
         """All flags of a candidate's launch."""
-        return flags_of(self.study, candidate)
+        if candidate.key not in self._settings:
+            self._settings[candidate.key] = flags_of(self.study, candidate)
+        return self._settings[candidate.key]
 
     def is_own(self, candidate: Candidate) -> bool:
         """Whether a candidate is of the engine that the forecast is calibrated on."""
@@ -150,12 +154,18 @@ class _Reader:
 
     def kv(self, candidate: Candidate) -> int | None:
         """Tokens that the KV cache would hold: estimated, else derived from logs of launches."""
-        if self._fit is not None and (found := self._fit.estimate(candidate)) is not None:
-            return found.kv_tokens or None
-        return _kv_by_logs(self._logs, self.settings(candidate))
+        if candidate.key not in self._kv:
+            found = None if self._fit is None else self._fit.estimate(candidate)
+            self._kv[candidate.key] = (
+                _kv_by_logs(self._logs, self.settings(candidate))
+                if found is None
+                else found.kv_tokens or None
+            )
+        return self._kv[candidate.key]
 
     def look(self) -> None:
         """Read what launches said of memory."""
+        self._kv.clear()
         self._logs = [
             (self.settings(record.candidate), record.memory["log"])
             for record in self.directory.records()

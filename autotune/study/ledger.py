@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from autotune.measure.measurement import Measurement
 from autotune.measure.outcome import Measured
 from autotune.space.candidate import Candidate
+from autotune.study.beliefs import read_beliefs, write_beliefs
 from autotune.study.conclusion import Conclusion, mean_metrics
 from autotune.study.directory import StudyDirectory, read_json
 from autotune.study.executor import Finished
@@ -44,6 +45,7 @@ class Ledger:
         self.records: list[TrialRecord] = directory.records()
         self.running: dict[int, Running] = {}
         self._metrics: dict[int, Mapping[str, float | None]] = {}
+        self._believed = read_beliefs(directory)
         self._next = directory.next_number()
 
     @property
@@ -110,9 +112,27 @@ class Ledger:
         known = {record.number for record in self.records}
         self.records += [r for r in self._directory.records() if r.number not in known]
 
+    def believe(self, values: Mapping[str, float]) -> None:
+        """Take over what the search believes (`Proposer.believed`), and keep it: the choice of the
+        finalists must be the same after a resume.
+        """
+        found = {
+            record.number: values[record.candidate.key]
+            for record in self.finished
+            if record.role == "search" and record.candidate.key in values
+        }
+        if found != self._believed:
+            self._believed = found
+            write_beliefs(self._directory, self._study.spec.objective[0].text, found)
+
     def conclusion(self) -> Conclusion:
         """What the trials add up to so far."""
-        return Conclusion(self.records, self._study.spec.objective, self._study.baseline)
+        return Conclusion(
+            self.records,
+            self._study.spec.objective,
+            self._study.baseline,
+            believed=self._believed,
+        )
 
     def reference(self, role: Role, candidate: Candidate) -> Mapping[str, float | None] | None:
         """The metrics that relative limits refer to: trial 0's, in the confirmation those of the

@@ -14,6 +14,11 @@ from autotune.spec.expressions import Objective
 from autotune.study.noise_floor import is_tie, tie_of
 from autotune.study.record import TrialRecord
 
+ROOM = 0.03
+"""The best of a search is a lucky launch as a rule: what is worse by no more than this (a log) is
+not ended for it. Such replays end late anyway, and what they were to tell is the most worth having.
+"""
+
 
 def objective_text(objective: str | Objective) -> str:
     """The canonical text of an objective, which is its key in `TrialRecord.values`."""
@@ -98,8 +103,8 @@ def value_to_beat(
 ) -> float | None:
     """What a further trial of the search has to reach to change anything: the value of the last of
     `finalists` trials that keep the limits for certain and are better than the baseline, with room
-    for a tie; while there are fewer, the baseline's if it keeps the limits. In base units; None
-    where nothing is to be beaten yet, or with several objectives.
+    for a tie, and at least `ROOM`; while there are fewer, the baseline's if it keeps the limits. In
+    base units; None where nothing is to be beaten yet, or with several objectives.
     """
     if len(objectives) != 1:
         return None
@@ -113,7 +118,8 @@ def value_to_beat(
     if len(values) < finalists:
         return origin
     last = values[finalists - 1]
-    with_tie = last * math.exp(sign * tie_of(records, text)) if last > 0 else last
+    room = max(tie_of(records, text), ROOM)
+    with_tie = last * math.exp(sign * room) if last > 0 else last
     return with_tie if origin is None else sign * min(sign * with_tie, sign * origin)
 
 

@@ -97,7 +97,7 @@ class StudyRunner:
         )  # fmt: skip
         self._searching = SearchAct(
             proposer, self._launches, self._spending, self._refusals, self._voice,
-            stop=stop, judge=self._judge, reasons=reasons,
+            stop=stop, judge=self._judge, believe=self._ledger.believe, reasons=reasons,
         )  # fmt: skip
         self._confirming = ConfirmAct(
             study, self._launches, self._ledger, self._spending, self._voice,

@@ -17,7 +17,9 @@ from autotune.study.voice import Voice
 LATE_ASKS = 10
 """So many proposals that could not finish in time are passed over for one that can."""
 SECOND_BASELINE_FROM = 20
-"""With so many launches to come, one goes to a second launch of the baseline, for the noise."""
+"""In so long a search one launch goes to a second one of the baseline, for the noise."""
+SECOND_BASELINE_AFTER = 12
+"""So many trials come first: they show what is worth having, the noise what is worth believing."""
 REFUSED_IN_A_ROW = 500
 """After so many proposals in a row that were refused without a launch, no other is expected."""
 
@@ -35,9 +37,12 @@ class SearchAct:
         *,
         stop: StopSignal,
         judge: Callable[[Finished], None],
+        believe: Callable[[Mapping[str, float]], None],
         reasons: Mapping[Candidate, str],
     ) -> None:
-        """`judge` raises where going on is pointless. `reasons`: why some candidates are tried."""
+        """`judge` raises where going on is pointless. `believe` takes what the proposer believes of
+        the trials so far. `reasons`: why some candidates are tried.
+        """
         self._proposer = proposer
         self._launches = launches
         self._spending = spending
@@ -45,17 +50,20 @@ class SearchAct:
         self._voice = voice
         self._stop = stop
         self._judge = judge
+        self._believe = believe
         self._reasons = reasons
         self._open: dict[int, Proposal] = {}
+        self._again: Candidate | None = None
+        self._tried = 0
 
     def run(self, known: Sequence[Known], *, again: Candidate | None = None) -> str:
         """Search to the end; returns why it ended. `known`: what was tried before. `again`: the
         baseline, where a second launch of it should tell how much launches differ.
         """
         self._proposer.seed([*known, *self._refusals.known()])
-        if again is not None and (self._spending.left().launches or 0) >= SECOND_BASELINE_FROM:
-            self._stop.check()
-            self._launches.begin("check", again)
+        self._tried = len(known)
+        if self._tried + (self._spending.left().launches or 0) > SECOND_BASELINE_FROM:
+            self._again = again
         because = None
         while True:
             while because is None and self._launches.free:
@@ -67,6 +75,7 @@ class SearchAct:
             proposal = self._open.pop(finished.task.slot, None)
             if proposal is not None:
                 self._proposer.tell(proposal, finished.outcome)
+                self._believe(self._proposer.believed())
             elif finished.record.state == "infeasible":
                 self._voice.note(
                     f"the baseline failed in a later launch: {finished.record.message}"
@@ -81,6 +90,11 @@ class SearchAct:
         decision = self._spending.may_start()
         if not decision.allowed:
             return decision.reason
+        self._tried += 1
+        if self._again is not None and self._tried > SECOND_BASELINE_AFTER:
+            self._launches.begin("check", self._again)
+            self._again = None
+            return None
         proposal, because = self._next()
         if proposal is None:
             return because

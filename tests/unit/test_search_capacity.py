@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.search.capacity import (
+    BELOW,
     CLOSE,
     HIGHEST,
     LOST,
@@ -178,3 +179,25 @@ def test_a_rung_and_its_multiplier_name_each_other(rung: int) -> None:
 def test_the_recorded_rate_is_a_rung() -> None:
     assert (multiplier_of(0), rung_of(1.0)) == (1.0, 0)
     assert rung_of(1e6) == rung_of(HIGHEST)
+
+
+@given(st.floats(1.5, 8.0), st.floats(0.96, 0.999))
+def test_how_far_behind_a_near_miss_is_is_known_to_two_rungs(best: float, share: float) -> None:
+    """Else a candidate that fails by a launch's noise would count as up to a third worse."""
+    to_beat = multiplier_of(rung_of(best))
+    found = find_capacity(server(to_beat * share), start=to_beat, to_beat=to_beat)
+    assert found.ended == "not_beaten"
+    assert found.capacity is not None
+    assert found.failed_at is not None
+    assert found.failed_at / found.capacity <= (1 + RESOLUTION) ** 2 * 1.001 * (
+        1 if share > 1 / BELOW else LOST
+    )
+    assert len(found.steps) <= 3
+
+
+@given(st.floats(1.5, 8.0), st.floats(0.3, 0.6))
+def test_a_look_just_below_is_not_spent_on_a_clear_miss(best: float, share: float) -> None:
+    tried: list[float] = []
+    to_beat = multiplier_of(rung_of(best))
+    find_capacity(server(to_beat * share, tried), start=to_beat, to_beat=to_beat)
+    assert tried[1] <= to_beat / 1.3

@@ -186,6 +186,39 @@ def test_every_proposal_says_why_and_what_is_expected() -> None:
         assert {"ttft_p95_s", "tpot_p95_s"} <= set(proposal.predicted)
 
 
+def test_beliefs_take_back_some_of_a_launchs_luck() -> None:
+    """Over many launches what is believed is nearer to the truth than what was measured."""
+    errors: dict[str, list[float]] = {"measured": [], "believed": []}
+    for seed in range(3):
+        rng = random.Random(seed)
+        guided = proposer(seed=seed)
+        guided.seed([known_today(rng)])
+        values = {}
+        for _ in range(8):
+            proposal = guided.ask()
+            assert proposal is not None
+            outcome = measure(proposal.candidate, rng)
+            guided.tell(proposal, outcome)
+            if isinstance(outcome, Measured):
+                values[proposal.candidate.key] = (proposal, outcome.score.values[OBJECTIVE.text])
+        believed = guided.believed()
+        assert set(values) <= set(believed)
+        for key, (proposal, value) in values.items():
+            truth = real(proposal.candidate)
+            assert truth is not None
+            true = truth["ttft_p95_s"]
+            assert true is not None
+            errors["measured"].append(math.log(value / true) ** 2)
+            errors["believed"].append(math.log(believed[key] / true) ** 2)
+    assert sum(errors["believed"]) < 0.7 * sum(errors["measured"])
+
+
+def test_a_method_that_gave_way_believes_nothing() -> None:
+    guided = proposer(make=lambda: None)
+    guided.seed([known_today(random.Random(0))])
+    assert guided.believed() == {}
+
+
 def test_what_failed_is_avoided() -> None:
     made = search(1, 8)[1]
     assert sum(p.candidate.params["trap"] == "deadly" for p in made) <= 2

@@ -147,8 +147,11 @@ class ScriptedExecutor:
 class ListProposer:
     """Proposes from a list, never what it was told of at the start."""
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    def __init__(
+        self, candidates: Sequence[Candidate], believed: Mapping[str, float] | None = None
+    ) -> None:
         self._left = list(candidates)
+        self._believed = believed or {}
         self.told: list[tuple[Candidate, Outcome]] = []
         self.known: list[Known] = []
 
@@ -162,6 +165,9 @@ class ListProposer:
         self.known = list(known)
         seen = {k.candidate for k in known}
         self._left = [c for c in self._left if c not in seen]
+
+    def believed(self) -> Mapping[str, float]:
+        return self._believed
 
 
 @dataclass
@@ -182,6 +188,7 @@ class Lab:
     most_at_once: int = 0
     reasons: Mapping[Candidate, str] = field(default_factory=dict)
     proposer: ListProposer | None = None
+    believed: Mapping[str, float] = field(default_factory=dict)
     study: PreparedStudy = field(init=False)
     directory: StudyDirectory = field(init=False)
 
@@ -218,7 +225,7 @@ class Lab:
 
     def runs(self, *candidates: Candidate) -> StudyEnd:
         """One run of the study: the proposer proposes these."""
-        self.proposer = ListProposer(candidates)
+        self.proposer = ListProposer(candidates, self.believed)
         events = EventStream(self.clock, self.directory, [self.heard.append])
         return StudyRunner(
             self.study,

@@ -48,6 +48,26 @@ def test_finalist_is_the_best_feasible_trial_that_beats_the_baseline(make: Any) 
     assert conclusion(make, trials[0], record(1, 16, 0.2)).finalists(1) == []
 
 
+def test_finalist_is_chosen_by_what_is_believed_where_there_is_a_model(make: Any) -> None:
+    trials = (record(0, 8, 0.10), record(1, 16, 0.050), record(2, 32, 0.052), record(3, 64, 0.2))
+
+    def found(*beliefs: float) -> Conclusion:
+        believed = dict(enumerate(beliefs, start=1))
+        return Conclusion(trials, [GOAL], make.baseline, believed=believed)
+
+    lucky = found(0.054, 0.052, 0.2)
+    assert [f.number for f in lucky.finalists(2)] == [2, 1]
+    # What is shown of it is what was measured
+    assert lucky.verdict().best == 2
+    assert lucky.verdict().best_value == 0.052
+    # Without a belief a trial is taken at its word, and one that is no better than today is out
+    assert [f.number for f in found(0.11).finalists(3)] == [2]
+    twins = (*trials, record(4, 32, 0.052, params={"max-num-seqs": 32, "enforce-eager": True}))
+    near = {1: 0.06, 2: 0.0521, 4: 0.0520}
+    best = Conclusion(twins, [GOAL], make.baseline, believed=near).finalists(1)
+    assert [f.number for f in best] == [2], "beliefs that are alike: fewer changes"
+
+
 def test_finalist_that_was_only_lucky_hands_over_to_the_next(make: Any) -> None:
     def confirm(number: int, seqs: int, value: float, pair: int, **more: Any) -> TrialRecord:
         return record(number, seqs, value, role="confirm", pair=pair, **more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from autotune.spec.expressions import parse_constraint, parse_objective
 from autotune.study.conclusion import Conclusion
 from autotune.study.early_totals import saving
 from autotune.study.measuring import MeasureSession, MeasureSettings
-from autotune.study.ranking import nearest_to_limits, value_to_beat
+from autotune.study.ranking import ROOM, nearest_to_limits, value_to_beat
 from autotune.study.record import TrialRecord
 from autotune.study.task import TrialTask
 from autotune.study.trial_record import record_of
@@ -92,8 +93,8 @@ def trial(number: int, value: float, **more: Any) -> TrialRecord:
 
 def test_what_is_to_be_beaten_leaves_room_for_every_finalist() -> None:
     records = [trial(0, 1.0), trial(1, 0.5), trial(2, 0.7)]
-    assert value_to_beat(records, [GOAL], 1) == 0.5
-    assert value_to_beat(records, [GOAL], 2) == 0.7
+    assert value_to_beat(records, [GOAL], 1) == pytest.approx(0.5 * math.exp(ROOM))
+    assert value_to_beat(records, [GOAL], 2) == pytest.approx(0.7 * math.exp(ROOM))
     assert value_to_beat(records, [GOAL], 3) == 1.0
 
 
@@ -108,8 +109,8 @@ def test_a_doubtful_trial_ends_nobody_who_keeps_the_limits_for_certain() -> None
 
 
 def test_a_tie_with_the_best_is_not_ended_but_one_with_the_baseline_is_no_gain() -> None:
-    noisy = trial(0, 1.0, repeats=({GOAL.text: 1.05},))
-    assert (value_to_beat([noisy, trial(1, 0.5)], [GOAL], 1) or 0) > 0.5
+    noisy = trial(0, 1.0, repeats=({GOAL.text: 1.1},))
+    assert (value_to_beat([noisy, trial(1, 0.5)], [GOAL], 1) or 0) > 0.5 * math.exp(ROOM)
     assert value_to_beat([noisy, trial(1, 0.999)], [GOAL], 1) == 1.0
 
 

@@ -65,7 +65,8 @@ def test_baseline_is_measured_again_in_its_launch_and_the_noise_is_kept(
 def test_with_launches_to_spare_the_baseline_is_launched_a_second_time(lab: Any, make: Any) -> None:
     lab.prepare(budget={"trials": 40}, search=SEARCH, space=SPACE)
     lab.runs(*[make.candidate(n) for n in range(16, 80)])
-    assert [t.role for t in lab.tasks[:3]] == ["baseline", "check", "search"]
+    roles = [t.role for t in lab.tasks]
+    assert roles[:14] == ["baseline", *["search"] * 11, "check", "search"]
     assert sum(t.role != "check" for t in lab.tasks) == 40  # it is no trial of the budget
     noise = json.loads((lab.directory.path / "noise.json").read_text())[GOAL.text]
     assert len(noise["launches"]) == 2
@@ -97,7 +98,7 @@ def test_small_space_is_searched_without_repeats(lab: Any, make: Any) -> None:
 def test_second_launch_runs_beside_the_search(lab: Any, make: Any) -> None:
     lab.prepare(budget={"trials": 40}, search={**SEARCH, "parallel": 4}, space=SPACE)
     lab.runs(*[make.candidate(n) for n in range(16, 80)])
-    assert [t.role for t in lab.tasks[:5]] == ["baseline", "check", "search", "search", "search"]
+    assert [t.role for t in lab.tasks].index("check") == 12
     assert lab.clock.monotonic() == pytest.approx(10 + 10 * math.ceil(40 / 4))
 
 

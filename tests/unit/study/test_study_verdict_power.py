@@ -75,6 +75,9 @@ class InOrder:
     def seed(self, known: Any) -> None:
         return
 
+    def believed(self) -> dict[str, float]:
+        return {}
+
 
 def study_of(lab: Any, make: Any, seed: int, gains: dict[int, float], folder: Path) -> StudyEnd:
     """A study of 20 candidates; `gains`: by `max-num-seqs`."""
