@@ -229,7 +229,7 @@ class _Keeper:
         }
         objectives = self._study.spec.objective
         found = Conclusion(records, objectives, self._study.baseline, believed=by_trial)
-        return next(iter(found.finalists(1)), None) or best_trial(records, objectives)
+        return next(iter(found.ahead(1)), None) or best_trial(records, objectives)
 
 
 class Lab:

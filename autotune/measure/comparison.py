@@ -197,7 +197,7 @@ def decide(
         if baseline_holds:
             return case.keep("no candidate meets the limits, the baseline does")
         return case.none("neither the baseline nor any candidate meets the limits")
-    if baseline_holds and not case.wins_in_search():
+    if baseline_holds and not pairs and not case.wins_in_search():
         return case.keep("no candidate was better than the baseline in the search")
     broken = sum(not pair.best_feasible for pair in pairs)
     if 2 * broken > len(pairs):

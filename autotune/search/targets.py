@@ -214,8 +214,8 @@ def _violated(violations: Mapping[str, float], targets: Sequence[Target]) -> dic
 def _cut_short(
     stopped: EarlyEnd, targets: Sequence[Target], whole: Mapping[str, float] | None = None
 ) -> dict[str, Seen]:
-    """Estimates of the `whole`; of what ended the replay at least what was seen, and the best that
-    was still possible: the final value would have been no better than the latter.
+    """Estimates of the `whole`. What ended the replay would have been no better than the best that
+    was still possible; without an estimate it is taken for a little worse than what was seen.
     """
     found = {name: Seen(value, ESTIMATED) for name, value in (whole or {}).items()}
     for target in targets:
@@ -223,8 +223,13 @@ def _cut_short(
         if not (lost or target.name == stopped.key):
             continue
         limit = None if target.objective else stopped.limit
-        known = [target.log(v, limit) for v in (stopped.seen, stopped.best) if v is not None]
-        least = max(known, default=-math.inf) + BEYOND
-        if known and (target.name not in found or found[target.name].value < least):
-            found[target.name] = Seen(least, CUT_SHORT)
+        seen, best = (
+            None if v is None else target.log(v, limit) for v in (stopped.seen, stopped.best)
+        )
+        estimate = found.get(target.name)
+        if estimate is not None:
+            least = estimate.value if best is None else best
+            found[target.name] = Seen(max(estimate.value, least), ESTIMATED)
+        elif known := [v for v in (seen, best) if v is not None]:
+            found[target.name] = Seen(max(known) + BEYOND, CUT_SHORT)
     return found

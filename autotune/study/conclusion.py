@@ -30,6 +30,8 @@ from autotune.study.record import TrialRecord
 WITHIN_NOISE = "no candidate was better than the baseline by more than its own measurements differ"
 ALIKE = 0.005
 """Beliefs (logs) that differ by no more are equal: they hold little of single launches' noise."""
+NEAR = 0.1
+"""How far (a log) the best candidate may be behind the baseline to be launched in pairs with it."""
 NEAREST = 3
 """So many of the trials that miss the limits least are named where nothing meets them."""
 
@@ -55,8 +57,10 @@ class Conclusion:
 
     def finalists(self, count: int) -> list[TrialRecord]:
         """The search trials that are worth a confirmation, best first: feasible, better than the
-        baseline, and not failed in a later launch; at most `count`. With several objectives the
-        most telling points of the front.
+        baseline, and not failed in a later launch; at most `count`. Where none is better, the one
+        that came nearest to a baseline which keeps the limits, if it came near: that today's
+        settings are not beaten is to have its interval, too. With several objectives the most
+        telling points of the front.
 
         Their order is that of what is believed of them, where the search has a model; their values
         are always those that were measured.
@@ -65,11 +69,40 @@ class Conclusion:
             front = [r for r in self.front() if r.candidate != self._baseline]
             points = [point for r in front if (point := costs(r, self._objectives)) is not None]
             return [front[index] for index in most_telling(points, count)]
+        return self.ahead(count) or self._nearest()
+
+    def ahead(self, count: int) -> list[TrialRecord]:
+        """The finalists that were better than the baseline in the search."""
+        origin = baseline_record(self._records)
+        baseline = None if origin is None else replace(self._contender(origin), value=self._centre)
+        return self._chosen(baseline, count)
+
+    def _nearest(self) -> list[TrialRecord]:
+        """The trial that came nearest to a baseline which keeps the limits; none if none came near,
+        or if there is nothing to come near to.
+        """
+        origin, today = baseline_record(self._records), self._centre
+        if origin is None or not origin.feasible or today is None or today <= 0:
+            return []
+        return [
+            record
+            for record in self._chosen(None, 1)
+            if (value := self._contender(record).value) is not None
+            and value > 0
+            and abs(math.log(value / today)) <= NEAR
+        ]
+
+    @property
+    def _centre(self) -> float | None:
+        """The baseline's value, by all its measurements on the traffic of the search."""
         origin = baseline_record(self._records)
         noise = noise_floor(self._records, self._objectives[0].text)
-        baseline = None if origin is None else self._contender(origin)
-        if baseline is not None and noise is not None:
-            baseline = replace(baseline, value=noise.centre)
+        return (
+            noise.centre if noise is not None else None if origin is None else self._value(origin)
+        )
+
+    def _chosen(self, baseline: Contender | None, count: int) -> list[TrialRecord]:
+        noise = noise_floor(self._records, self._objectives[0].text)
         out = failed_again(self._records)
         searched = [r for r in self._records if r.role == "search" and r.candidate not in out]
         chosen = choose(
@@ -132,6 +165,8 @@ class Conclusion:
         field = self.finalists(finalists)
         chosen = self._winner(field)
         pairs = [] if chosen is None else self._pairs(chosen)
+        if not pairs and not self.ahead(1):
+            chosen = None
         planned = len(pairs) if repeats is None else repeats
         first = best_trial(self._records, self._objectives, tie=0.0)
         # Where nobody is worth a confirmation, a baseline that keeps the limits stays
@@ -155,9 +190,7 @@ class Conclusion:
 
     def _today(self, origin: TrialRecord) -> Standing:
         """The baseline by all its measurements on the traffic of the search."""
-        noise = noise_floor(self._records, self._objectives[0].text)
-        standing = self._standing(origin)
-        return standing if noise is None else replace(standing, value=noise.centre)
+        return replace(self._standing(origin), value=self._centre)
 
     def is_open(self, finalists: int) -> bool:
         """Whether more pairs may well settle the verdict (one objective only)."""

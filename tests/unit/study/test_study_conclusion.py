@@ -90,6 +90,44 @@ def test_finalist_that_was_only_lucky_hands_over_to_the_next(make: Any) -> None:
     assert conclusion(make, *broken).verdict(2).best == 1
 
 
+def paired(ratios: list[float], **baseline: Any) -> list[TrialRecord]:
+    """A baseline (0.100), a candidate that was a little worse (0.103), and pairs of the two."""
+    trials = [record(0, 8, 0.100, **baseline), record(1, 16, 0.103), record(2, 32, 0.2)]
+    for pair, ratio in enumerate(ratios):
+        trials.append(record(2 * pair + 3, 8, 0.1, role="confirm", pair=pair))
+        trials.append(record(2 * pair + 4, 16, 0.1 * ratio, role="confirm", pair=pair))
+    return trials
+
+
+def test_that_nothing_beats_today_has_an_interval(make: Any) -> None:
+    assert [f.number for f in conclusion(make, *paired([])).finalists(2)] == [1]
+    worse = conclusion(make, *paired([1.03, 1.04, 1.035])).verdict()
+    assert (worse.verdict, worse.best) == ("keep_baseline", 0)
+    assert worse.change is not None
+    assert worse.change.low is not None
+    assert 1.0 < worse.change.low < 1.035
+    level = conclusion(make, *paired([0.98, 1.01, 1.02])).verdict()
+    assert (level.verdict, level.best) == ("not_distinguishable", 1)
+    # The search saw the baseline in a lucky launch
+    better = conclusion(make, *paired([0.90, 0.91, 0.905])).verdict()
+    assert (better.verdict, better.best, better.confirmed) == ("better", 1, True)
+
+
+def test_what_came_nowhere_near_today_is_not_launched_again(make: Any) -> None:
+    far = record(1, 16, 0.12)
+    assert conclusion(make, record(0, 8, 0.1), far).finalists(1) == []
+    # A baseline that breaks its limits is no mark to come near to, nor is one without a value
+    broken = paired([], feasible=False)
+    assert [f.number for f in conclusion(make, *broken).finalists(2)] == [1, 2]
+    assert conclusion(make, record(0, 8), record(1, 16)).finalists(1) == []
+
+
+def test_without_pairs_the_nearest_is_no_recommendation(make: Any) -> None:
+    verdict = conclusion(make, *paired([])).verdict(1, 3)
+    assert (verdict.verdict, verdict.best) == ("keep_baseline", 0)
+    assert verdict.change is None
+
+
 def test_interrupted_trials_count_for_nothing(make: Any) -> None:
     stopped = record(1, 16, state="interrupted", reason="interrupted")
     found = conclusion(make, record(0, 8, 0.1), stopped)

@@ -133,15 +133,16 @@ def test_results_within_the_noise_are_ties_and_go_to_fewer_changes() -> None:
     assert exact.number == 1
 
 
-def test_candidate_that_leads_by_less_than_the_noise_is_not_confirmed() -> None:
+def test_candidate_that_leads_by_less_than_the_noise_is_not_ahead() -> None:
     baseline = record(0, 8, 0.100, repeats=further(0.105))
-    ahead = record(1, 16, 0.0995)  # the mean of the baseline is 0.102
-    found = Conclusion([baseline, ahead], [GOAL], baseline.candidate)
-    assert found.finalists(1) == []
+    level = record(1, 16, 0.0995)  # the mean of the baseline is 0.102
+    found = Conclusion([baseline, level], [GOAL], baseline.candidate)
+    assert found.ahead(1) == []
+    assert found.finalists(1) == [level], "but the nearest, whose pairs will tell"
     verdict = found.verdict(1, 3)
     assert (verdict.verdict, verdict.best, verdict.reason) == ("keep_baseline", 0, WITHIN_NOISE)
     clear = Conclusion([baseline, record(1, 16, 0.09)], [GOAL], baseline.candidate)
-    assert [f.number for f in clear.finalists(1)] == [1]
+    assert [f.number for f in clear.ahead(1)] == [1]
 
 
 def test_noise_is_of_the_searchs_traffic_and_of_the_baseline_alone() -> None:
