@@ -10,6 +10,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.search.targets import Limits, Target
+from autotune.spec.units import format_duration
+from autotune.spec.vocabulary import METRICS
 
 Array = np.ndarray[Any, Any]
 
@@ -27,25 +29,21 @@ SURE_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """A target at some candidates: mean and variance of the quantity, and of a measurement.
-    `shared`: covariance with the incumbent's, None where it was not asked for.
-    """
+    """A target at some candidates: mean and variance of the quantity, and of a measurement."""
 
     mean: Array
     variance: Array
     noise: Array
-    shared: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The launch that is believed to be the best of those that kept the limits: its place, and what
-    is believed of its first objective.
+    """The launch with the best value that keeps the limits: what is believed of its first objective
+    and what was measured.
     """
 
-    place: int
     mean: float
-    variance: float = 0.0
+    measured: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,9 @@ class Appraisal:
         belief = self.beliefs[target.name]
         mean, spread = float(belief.mean[0]), float(np.sqrt(belief.variance[0]))
         value = target.value(mean, None)
-        parts = [f"{target.name.split()[-1]} {value:.4g} expected, to {np.expm1(spread):.0%}"]
+        metric = METRICS[target.name.split()[-1]]
+        text = format_duration(value) if metric.unit == "s" else f"{value:.4g}"
+        parts = [f"{metric.name} {text} expected, to {np.expm1(spread):.0%}"]
         if self.incumbent is not None and len([t for t in targets if t.objective]) == 1:
             better = (
                 np.expm1(self.incumbent.mean - mean)
@@ -129,34 +129,23 @@ def _holds(limits: Sequence[Target], beliefs: Mapping[str, Belief], count: int |
 
 
 def _improvement(belief: Belief, holds: Array, incumbent: Incumbent | None) -> Array:
-    """By how much what is believed of the best launch is expected to fall with this one: the
-    knowledge gradient of two (Frazier, Powell, Dayanik 2009).
+    """By how much the truth behind the best *measured* value is expected to fall: one that is no
+    better may be measured better by luck, and would then take the place of the best.
 
-    For a belief N(m, s^2), noise n, the incumbent's mean i and the covariance c of the two, a
-    launch moves the difference of the means by a normal step of spread t = |s^2 - c| / sqrt(s^2 +
-    n^2), so that it is (i - m) F(z) + t f(z), z = (i - m) / t. A twin of the incumbent tells
-    nothing apart.
-    Without an incumbent it is the usual expected improvement over what is easily reached.
+    For a belief N(m, s^2), noise n, the incumbent's belief i and measured value v this is
+    (i - m) F(z) + s^2 / sqrt(s^2 + n^2) f(z), z = (v - m) / sqrt(s^2 + n^2). Without an incumbent
+    it is the usual expected improvement over what is easily reached.
     """
+    variance, noise = belief.variance, belief.noise
     if incumbent is None:
         sure = belief.mean[holds >= np.quantile(holds, 1 - SURE_SHARE)]
-        ahead = float(np.max(sure)) + 0.05 - belief.mean
-        step = np.sqrt(belief.variance)
-    else:
-        assert belief.shared is not None
-        ahead = incumbent.mean - belief.mean
-        import os
-
-        apart = np.abs(belief.variance - belief.shared)
-        step = apart / np.sqrt(belief.variance + belief.noise)
-        if os.environ.get("ACQ") == "ei":
-            step = np.sqrt(
-                np.maximum(belief.variance + incumbent.variance - 2 * belief.shared, 1e-12)
-            )
-    step = np.maximum(step, 1e-6)
-    better = ahead / step
+        easy = float(np.max(sure)) + 0.05
+        incumbent, noise = Incumbent(easy, easy), np.zeros_like(variance)
+    spread = np.sqrt(variance + noise)
+    better = (incumbent.measured - belief.mean) / spread
     density = np.exp(-0.5 * better**2) / np.sqrt(2 * np.pi)
-    found: Array = np.maximum(ahead * ndtr(better) + step * density, 0.0)
+    gain = (incumbent.mean - belief.mean) * ndtr(better) + variance / spread * density
+    found: Array = np.maximum(gain, 0.0)
     return found
 
 

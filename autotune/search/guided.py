@@ -18,7 +18,7 @@ import numpy as np
 from autotune.canonical import Json
 from autotune.engines.engine import Diagnosis
 from autotune.measure.outcome import Infeasible, Measured, Outcome, Stopped, Unmeasurable
-from autotune.search.acquisition import Appraisal, appraise
+from autotune.search.acquisition import Appraisal, Belief, appraise
 from autotune.search.candidate_pool import CandidatePool
 from autotune.search.choices import Choices
 from autotune.search.forecast import Forecast, Part
@@ -277,7 +277,7 @@ class GuidedProposer:
         sharp: set[int] = set()
         for _ in range(ROUNDS):
             model.sketch(close)
-            found = self._appraise(model, close, known, pending)
+            found = self._appraise(close, known, model.beliefs(close, pending=pending))
             order = [close[i] for i in np.argsort(-found.score, kind="stable")]
             self._promise = {place: rank for rank, place in enumerate(order)}
             if sharp.issuperset(order[:CLOSELY]):
@@ -285,9 +285,9 @@ class GuidedProposer:
             sharp.update(order[:CLOSELY])
             model.sharpen(order[:CLOSELY])
         close = sorted(sharp)
-        found = self._appraise(model, close, known, pending)
+        found = self._appraise(close, known, model.beliefs(close, pending=pending))
         place = close[found.best(self._fewest_changes(close))]
-        one = self._appraise(model, [place], known, pending)
+        one = self._appraise([place], known, model.beliefs([place], pending=pending))
         pool.extend_around([place, *known[:3]])
         first = self._targets[0].name
         belief = one.beliefs[first]
@@ -301,21 +301,21 @@ class GuidedProposer:
         )
 
     def _appraise(
-        self, model: GuidedModel, places: list[int], known: list[int], pending: list[int]
+        self, places: list[int], known: list[int], beliefs: Mapping[str, Belief]
     ) -> Appraisal:
         assert self._pool is not None
+        assert self._model is not None
         indices = [self._pool.indices[place] for place in places]
         chance = 1 - self._risk.of(indices)
         for risk in self._rare.values():
             chance = chance * (1 - risk.of(indices))
-        served = [place for place in known if place in model.measured]
-        incumbent = model.incumbent()
+        served = [place for place in known if place in self._model.measured]
         return appraise(
             self._targets,
-            model.beliefs(places, pending=pending, incumbent=incumbent),
-            model.beliefs(served) if served else {},
+            beliefs,
+            self._model.beliefs(served) if served else {},
             chance,
-            incumbent=incumbent,
+            incumbent=self._model.incumbent(),
             seed=self._derived(),
         )
 

@@ -55,25 +55,20 @@ class GuidedModel:
         return frozenset(p for p, s in self._seen if name in s and not s[name].extra)
 
     def incumbent(self) -> Incumbent | None:
-        """The launch that is believed to be the best of those that kept the limits; the lower place
-        of equals.
-        """
+        """The best measured value of the first objective among launches that kept the limits."""
         name = self._targets[0].name
         limits = [target.name for target in self._targets if not target.objective]
-        kept = sorted(
-            place
+        kept = [
+            (seen[name].value, place)
             for place, seen in self._seen
             if name in seen
             and not seen[name].extra
             and all(seen[limit].value <= 0 for limit in limits if limit in seen)
-        )
+        ]
         if not kept:
             return None
-        belief = self.beliefs(kept)[name]
-        mean, place, variance = min(
-            zip(belief.mean.tolist(), kept, belief.variance.tolist(), strict=True)
-        )
-        return Incumbent(place, mean, variance)
+        value, place = min(kept)
+        return Incumbent(float(self.beliefs([place])[name].mean[0]), value)
 
     def learn(self, place: int, seen: Mapping[str, Seen]) -> None:
         """Take over what a launch of the candidate at `place` said of the targets."""
@@ -106,27 +101,16 @@ class GuidedModel:
         for place in places:
             self.prediction(place)
 
-    def beliefs(
-        self,
-        places: Sequence[int],
-        *,
-        pending: Sequence[int] = (),
-        incumbent: Incumbent | None = None,
-    ) -> dict[str, Belief]:
+    def beliefs(self, places: Sequence[int], *, pending: Sequence[int] = ()) -> dict[str, Belief]:
         """Every target at these candidates, which were looked at before. `pending` launches are
-        taken to end as expected. With an `incumbent`, what they share with it in the first one.
+        taken to end as expected.
         """
         for place in (*(place for place, _ in self._seen), *pending):
             self.prediction(place)
         for place in places:
             if place not in self._predictions:
                 self.prediction(place)
-        first = self._targets[0]
-        return {
-            t.name: self._belief(t, places, pending, incumbent if t is first else None)
-            for t in self._targets
-            if not t.rare
-        }
+        return {t.name: self._belief(t, places, pending) for t in self._targets if not t.rare}
 
     def expected(self, place: int, beliefs: Mapping[str, Belief]) -> dict[str, float]:
         """Metric key -> expected value in base units, for one candidate at row 0 of `beliefs`:
@@ -140,18 +124,11 @@ class GuidedModel:
                 found[target.key] = target.value(float(belief.mean[0]), limit)
         return found
 
-    def _belief(
-        self,
-        target: Target,
-        places: Sequence[int],
-        pending: Sequence[int],
-        incumbent: Incumbent | None,
-    ) -> Belief:
+    def _belief(self, target: Target, places: Sequence[int], pending: Sequence[int]) -> Belief:
         known = [(p, s[target.name]) for p, s in self._seen if target.name in s][-MOST_KNOWN:]
         centre = self._centre(target, known)
         measured = [place for place, _ in known]
-        anchor = [] if incumbent is None else [incumbent.place]
-        rows = self._rows(target, [*measured, *pending, *places, *anchor])
+        rows = self._rows(target, [*measured, *pending, *places])
         prior = np.array(
             [self._predicted(target, p, centre) for p in (*measured, *pending, *places)]
         )
@@ -167,13 +144,9 @@ class GuidedModel:
                 np.concatenate([values, expected]),
                 np.concatenate([extra, np.zeros(waiting)]),
             )
-        end = count + waiting + len(places)
-        asked = rows.take(slice(count + waiting, end))
+        asked = rows.take(slice(count + waiting, None))
         mean, variance = process.at(asked)
-        shared = None
-        if incumbent is not None:
-            shared = process.shared(asked, rows.take(slice(end, None)))
-        return Belief(mean + prior[count + waiting :], variance, process.noise(asked), shared)
+        return Belief(mean + prior[count + waiting :], variance, process.noise(asked))
 
     def _centre(self, target: Target, known: Sequence[tuple[int, Seen]]) -> float:
         """What stands for a prediction where there is none: the mean of what was measured."""

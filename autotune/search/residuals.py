@@ -102,18 +102,6 @@ class Residuals:
         half = np.linalg.solve(self._root, cross.T)
         return mean, np.maximum(prior - np.sum(half**2, axis=0), 1e-10)
 
-    def shared(self, rows: Rows, one: Rows) -> Array:
-        """The covariance of the residuals of other candidates with that of `one`, a single row."""
-        cross: Array = self.scale**2 * self._covariance(rows, one)[:, 0]
-        if not len(self._values):
-            return cross
-        halves = [
-            np.linalg.solve(self._root, self.scale**2 * self._covariance(self._rows, there))
-            for there in (rows, one)
-        ]
-        found: Array = cross - halves[0].T @ halves[1][:, 0]
-        return found
-
     def noise(self, rows: Rows) -> Array:
         """The variance of a measurement."""
         return NOISE**2 + (NOISE_STEEP * rows.steep) ** 2

@@ -39,7 +39,7 @@ MOST_SIGHTS = 8
 SLOPE = -0.05
 """How much quicker a part of the engine is made to see what it does: what matters is how far a
 candidate may be better than it looks."""
-SKETCHED = 60
+SKETCHED = 120
 """So many simulations at most are made for the sketches of one round."""
 KV_STEP = 0.1
 """Sizes of the KV cache within this (as logs) are one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -182,7 +183,7 @@ def test_it_is_near_the_optimum_after_six_launches() -> None:
 def test_every_proposal_says_why_and_what_is_expected() -> None:
     for proposal in search(0, 3)[1]:
         assert proposal.why is not None
-        assert "ttft_p95" in proposal.why
+        assert re.search(r"ttft_p95 \d+ms expected, to \d+%", proposal.why), proposal.why
         assert {"ttft_p95_s", "tpot_p95_s"} <= set(proposal.predicted)
 
 
