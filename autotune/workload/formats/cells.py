@@ -44,7 +44,12 @@ def csv_rows(lines: Iterable[Line], *, multiline: bool = False) -> Iterator[Row 
     if first is None:
         return
     delimiter = _delimiter(first)
-    names = [column(name) for name in _cells(first, delimiter)]
+    try:
+        names = [column(name) for name in _cells(first, delimiter)]
+    except csv.Error:
+        # Without a header nothing below it can be told apart
+        yield Skipped(line=source.first, reason="bad_csv")
+        return
     csv.field_size_limit(MAX_LINE_BYTES)
     rows = csv.reader(source if multiline else (), delimiter=delimiter)
     while True:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import InputError
@@ -224,6 +224,7 @@ def test_random_requests_come_back_as_they_were_written(
 @ALL
 @given(lines=st.lists(st.binary(max_size=60) | st.sampled_from([b"[", b"{}", b"null", b'"', b"]"]),
                       max_size=8))  # fmt: skip
+@example(lines=[b"\r\x00"])
 @settings(max_examples=40, deadline=None)
 def test_no_bytes_make_a_format_fall_over(
     fmt: Format, lines: list[bytes], writers: Writers
