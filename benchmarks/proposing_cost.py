@@ -3,7 +3,8 @@
 Prints one row per method: seconds of `ask` plus `tell` at the end of a search of `--trials` trials
 (median and longest of the last 20), the same after a resume from as many known trials, and what
 `seed` itself took. The space is the shipped `vllm` one (about 32,000 settings, conditional knobs);
-one launch in five fails, two limits, noise of 2 %. Nothing is launched.
+one launch in five fails, two limits, noise of 2 %. Nothing is launched. `guided` is given a history
+of random trials, for it has to simulate what it proposes; see it resumed.
 
     python benchmarks/proposing_cost.py
 """
@@ -24,7 +25,7 @@ from autotune.measure.measurement import Measurement, Validity
 from autotune.measure.outcome import Infeasible, Measured, Outcome, Score
 from autotune.search.catalog import METHODS, make_proposer
 from autotune.search.proposer import Known, Proposer
-from autotune.search.simulated_forecast import SimulatedForecast, Wanted
+from autotune.search.simulated_forecast import MOST_SIGHTS, SimulatedForecast, Wanted
 from autotune.simulator.calibration import Sample, Sight
 from autotune.simulator.load import Limits, jobs_at
 from autotune.simulator.understanding import Understanding
@@ -134,23 +135,42 @@ def search(
 def row(method: Any, trials: int, count: int) -> str:
     objectives = OBJECTIVES[:count]
 
-    def make() -> Proposer:
+    known: list[Known] = []
+
+    def make(name: Any) -> Proposer:
         return make_proposer(
-            method, SPACE, FACTS, objectives, LIMITS, seed=1,
-            forecast=lambda: forecast(objectives),
+            name, SPACE, FACTS, objectives, LIMITS, seed=1,
+            forecast=lambda: taught(forecast(objectives), known, objectives),
         )  # fmt: skip
 
-    model = forecast(objectives) if method == "guided" else None
-    live, known = search(make(), trials, count, model)
-    resumed = make()
+    guided = method == "guided"
+    model = forecast(objectives) if guided else None
+    live, found = search(make("random" if guided else method), trials, count, model)
+    known += found
+    resumed = make(method)
     began = time.perf_counter()
     resumed.seed(known)
     seed_s = time.perf_counter() - began
     after, _ = search(resumed, LAST, count, model)
-    return f"{method:<9}{count:>11}{_cells(live[-LAST:])}{_cells(after)}{seed_s:>9.2f}"
+    last = [] if guided else live[-LAST:]
+    return f"{method:<9}{count:>11}{_cells(last)}{_cells(after)}{seed_s:>9.2f}"
+
+
+def taught(
+    model: SimulatedForecast, known: Sequence[Known], objectives: Sequence[Objective]
+) -> SimulatedForecast:
+    """The model after so many trials as it is calibrated on."""
+    served = [item for item in known if item.values is not None]
+    for item in served[:MOST_SIGHTS]:
+        assert item.values is not None
+        values = zip(objectives, item.values, strict=True)
+        model.learn(item.candidate, {o.metric.key: value for o, value in values})
+    return model
 
 
 def _cells(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return f"{'':>20}"
     return f"{statistics.median(seconds):>10.3f}{max(seconds):>10.3f}"
 
 

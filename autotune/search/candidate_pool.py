@@ -31,6 +31,7 @@ class CandidatePool:
         self.indices: list[dict[str, int]] = []
         self.candidates: list[Candidate] = []
         self._place: dict[str, int] = {}
+        self._extended: set[int] = set()
         listed = list(islice(choices.every(), LISTED + 1))
         self.whole = False
         if len(listed) <= LISTED:
@@ -66,10 +67,13 @@ class CandidatePool:
             return
         before = len(self.candidates)
         for place in places:
+            if place in self._extended:
+                continue
             for indices in self._neighbours(self.indices[place]):
                 self._try(indices)
                 if len(self.candidates) - before >= AROUND:
                     return
+            self._extended.add(place)
 
     def _neighbours(self, origin: Indices) -> Iterator[dict[str, int]]:
         for name in origin:

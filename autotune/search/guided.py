@@ -44,6 +44,8 @@ from autotune.spec.expressions import Constraint, Objective
 CLOSELY, ROUNDS = 10, 5
 """So many of the most promising candidates are predicted exactly, so many times at most, before one
 is chosen."""
+FEWER = 400
+"""After the first round only so many are looked at: what is far behind stays there."""
 UNTRIED_AT_ONCE = 2
 """A launch tries so many values at most of knobs that the model does not understand."""
 NO_MODEL = "no model could be calibrated"
@@ -163,17 +165,10 @@ class GuidedProposer:
 
     def believed(self) -> Mapping[str, float]:
         """See `Proposer`."""
-        model, pool, (target, *others) = self._model, self._pool, self._targets
-        if model is None or pool is None or self._led_by is not None:
+        if self._model is None or self._pool is None or self._led_by is not None:
             return {}
-        places = sorted(model.measured)
-        if not places or any(other.objective for other in others):
-            return {}
-        mean = model.beliefs(places)[target.name].mean
-        return {
-            pool.candidates[place].key: target.value(float(value), None)
-            for place, value in zip(places, mean, strict=True)
-        }
+        believed = self._model.believed()
+        return {self._pool.candidates[place].key: value for place, value in believed.items()}
 
     # ---- learning
 
@@ -279,11 +274,12 @@ class GuidedProposer:
             model.sketch(close)
             found = self._appraise(close, known, model.beliefs(close, pending=pending))
             order = [close[i] for i in np.argsort(-found.score, kind="stable")]
-            self._promise = {place: rank for rank, place in enumerate(order)}
+            self._promise |= {place: rank for rank, place in enumerate(order)}
             if sharp.issuperset(order[:CLOSELY]):
                 break
             sharp.update(order[:CLOSELY])
             model.sharpen(order[:CLOSELY])
+            close = order[:FEWER]
         close = sorted(sharp)
         found = self._appraise(close, known, model.beliefs(close, pending=pending))
         place = close[found.best(self._fewest_changes(close))]
@@ -309,7 +305,8 @@ class GuidedProposer:
         chance = 1 - self._risk.of(indices)
         for risk in self._rare.values():
             chance = chance * (1 - risk.of(indices))
-        served = [place for place in known if place in self._model.measured]
+        measured = self._model.measured
+        served = [place for place in known if place in measured]
         return appraise(
             self._targets,
             beliefs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,19 @@ from autotune.search.targets import Limits, Seen, Target
 
 BEHAVIOUR = ("ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "capacity")
 """Predicted metrics by which candidates are alike, beside those of the targets."""
+Array = np.ndarray[Any, Any]
 _NOTHING = Prediction(metrics={})
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """The residuals of one target: `pulls`: the names of their columns; `centre`: what stands for a
+    prediction where there is none.
+    """
+
+    residuals: Residuals
+    pulls: Sequence[str]
+    centre: float
 
 
 class GuidedModel:
@@ -41,6 +54,7 @@ class GuidedModel:
         self._seen: list[tuple[int, Mapping[str, Seen]]] = []
         self._predictions: dict[int, Prediction] = {}
         self._exact: set[int] = set()
+        self._processes: dict[tuple[str, tuple[int, ...]], _Process] = {}
 
     @property
     def unknown(self) -> frozenset[str]:
@@ -72,13 +86,26 @@ class GuidedModel:
 
     def learn(self, place: int, seen: Mapping[str, Seen]) -> None:
         """Take over what a launch of the candidate at `place` said of the targets."""
+        self._processes.clear()
         if seen:
             self._seen.append((place, seen))
+
+    def believed(self) -> dict[int, float]:
+        """Place -> the objective's value in base units that a measured launch is believed to have;
+        {} with several objectives.
+        """
+        first, *others = self._targets
+        places = sorted(self.measured)
+        if not places or any(other.objective for other in others):
+            return {}
+        mean = self.beliefs(places)[first.name].mean
+        return {p: first.value(float(m), None) for p, m in zip(places, mean, strict=True)}
 
     def outdated(self) -> None:
         """The forecast has learned: what it said before is rough now."""
         self._predictions.clear()
         self._exact.clear()
+        self._processes.clear()
 
     def prediction(self, place: int) -> Prediction:
         """The forecast's own word on a candidate, without residuals."""
@@ -110,7 +137,19 @@ class GuidedModel:
         for place in places:
             if place not in self._predictions:
                 self.prediction(place)
-        return {t.name: self._belief(t, places, pending) for t in self._targets if not t.rare}
+        encoded = np.array([self._encoded(place) for place in places], dtype=int)
+        encoded = encoded.reshape(len(places), len(self._names))
+        behaviour = self._behaviour(places)
+        found = {}
+        for target in self._targets:
+            if target.rare:
+                continue
+            process = self._process(target, pending)
+            rows = self._rows(target, places, process.pulls, encoded, behaviour)
+            prior = self._prior(target, places, process.centre)
+            mean, variance = process.residuals.at(rows)
+            found[target.name] = Belief(mean + prior, variance, process.residuals.noise(rows))
+        return found
 
     def expected(self, place: int, beliefs: Mapping[str, Belief]) -> dict[str, float]:
         """Metric key -> expected value in base units, for one candidate at row 0 of `beliefs`:
@@ -124,56 +163,78 @@ class GuidedModel:
                 found[target.key] = target.value(float(belief.mean[0]), limit)
         return found
 
-    def _belief(self, target: Target, places: Sequence[int], pending: Sequence[int]) -> Belief:
+    def _process(self, target: Target, pending: Sequence[int]) -> _Process:
+        """What launches taught of a target; kept until something is learned."""
+        key = target.name, tuple(pending)
+        if key not in self._processes:
+            self._processes[key] = self._learned(target, pending)
+        return self._processes[key]
+
+    def _learned(self, target: Target, pending: Sequence[int]) -> _Process:
         known = [(p, s[target.name]) for p, s in self._seen if target.name in s][-MOST_KNOWN:]
         centre = self._centre(target, known)
-        measured = [place for place, _ in known]
-        rows = self._rows(target, [*measured, *pending, *places])
-        prior = np.array(
-            [self._predicted(target, p, centre) for p in (*measured, *pending, *places)]
-        )
-        count, waiting = len(measured), len(pending)
-        values = np.array([s.value for _, s in known]) - prior[:count]
+        places = [*(place for place, _ in known), *pending]
+        pulls = sorted({n for p in places for n in self._predictions[p].pulls.get(target.key, ())})
+        encoded = np.array([self._encoded(place) for place in places], dtype=int)
+        encoded = encoded.reshape(len(places), len(self._names))
+        rows = self._rows(target, places, pulls, encoded, self._behaviour(places))
+        count = len(known)
+        values = np.array([s.value for _, s in known])
+        values = values - self._prior(target, places[:count], centre)
         extra = np.array([s.extra for _, s in known])
-        process = Residuals(self._grid, rows.take(slice(0, count)), values, extra)
-        if waiting:
-            expected, _ = process.at(rows.take(slice(count, count + waiting)))
-            process = Residuals(
+        residuals = Residuals(self._grid, rows.take(slice(0, count)), values, extra)
+        if pending:
+            expected, _ = residuals.at(rows.take(slice(count, None)))
+            residuals = Residuals(
                 self._grid,
-                rows.take(slice(0, count + waiting)),
+                rows,
                 np.concatenate([values, expected]),
-                np.concatenate([extra, np.zeros(waiting)]),
+                np.concatenate([extra, np.zeros(len(pending))]),
             )
-        asked = rows.take(slice(count + waiting, None))
-        mean, variance = process.at(asked)
-        return Belief(mean + prior[count + waiting :], variance, process.noise(asked))
+        return _Process(residuals, pulls, centre)
 
     def _centre(self, target: Target, known: Sequence[tuple[int, Seen]]) -> float:
         """What stands for a prediction where there is none: the mean of what was measured."""
         values = [seen.value for _, seen in known if not seen.extra]
         return math.fsum(values) / len(values) if values else 0.0
 
-    def _predicted(self, target: Target, place: int, centre: float) -> float:
-        value = self._predictions[place].metrics.get(target.key)
+    def _prior(self, target: Target, places: Sequence[int], centre: float) -> Array:
+        """The forecast's word on a target; `centre` where it has none."""
         limit = None if target.objective else self._limits[target.name]
-        if value is None or (not target.objective and limit is None):
-            return centre
-        return target.log(value, limit)
+        blind = not target.objective and limit is None
 
-    def _rows(self, target: Target, places: Sequence[int]) -> Rows:
+        def one(place: int) -> float:
+            value = self._predictions[place].metrics.get(target.key)
+            return centre if value is None or blind else target.log(value, limit)
+
+        return np.array([one(place) for place in places])
+
+    def _rows(
+        self,
+        target: Target,
+        places: Sequence[int],
+        pulls: Sequence[str],
+        encoded: Array,
+        behaviour: Array,
+    ) -> Rows:
+        """`pulls`: what columns stand for."""
         found = [self._predictions[place] for place in places]
-        pulls = [prediction.pulls.get(target.key, {}) for prediction in found]
-        names = sorted({name for own in pulls for name in own})
-        logs = np.array([[_log(p.metrics.get(key)) for key in self._keys] for p in found])
+        own = [prediction.pulls.get(target.key, {}) for prediction in found]
+        known = frozenset(pulls)
+        alone = [sum(v * v for name, v in each.items() if name not in known) for each in own]
         return Rows(
-            places=np.array([self._encoded(place) for place in places], dtype=int).reshape(
-                len(places), len(self._names)
-            ),
-            behaviour=logs,
-            pulls=pull_matrix(pulls, names),
+            places=encoded,
+            behaviour=behaviour,
+            pulls=pull_matrix(own, pulls),
             steep=np.array([_steep(p.steepness.get(target.key, 1.0)) for p in found]),
             predicted=np.array([target.key in p.metrics for p in found], dtype=bool),
+            alone=np.array(alone, dtype=float),
         )
+
+    def _behaviour(self, places: Sequence[int]) -> Array:
+        found = [self._predictions[place].metrics for place in places]
+        logs = [[_log(metrics.get(key)) for key in self._keys] for metrics in found]
+        return np.array(logs, dtype=float).reshape(len(places), len(self._keys))
 
     def _encoded(self, place: int) -> list[int]:
         indices = self._pool.indices[place]

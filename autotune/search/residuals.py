@@ -36,7 +36,7 @@ REACH = 2.0
 """Steps of an ordered knob over which its effect is alike."""
 SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 SCALE_SPREAD = 0.5
-MOST_KNOWN = 150
+MOST_KNOWN = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ class Grid:
 class Rows:
     """Candidates for one quantity. `places`: value of each knob, 0 where it is not active;
     `behaviour`: logs of predicted metrics; `pulls`, `steep`, and whether it is `predicted` at all.
+    `alone`: variance of pulls that no column stands for, as no other candidate has them.
     """
 
     places: Array
@@ -69,12 +70,14 @@ class Rows:
     pulls: Array
     steep: Array
     predicted: Array
+    alone: Array | None = None
 
     def take(self, chosen: slice) -> Rows:
         """Some of the rows."""
         return Rows(
             places=self.places[chosen], behaviour=self.behaviour[chosen], pulls=self.pulls[chosen],
             steep=self.steep[chosen], predicted=self.predicted[chosen],
+            alone=None if self.alone is None else self.alone[chosen],
         )  # fmt: skip
 
 
@@ -150,6 +153,7 @@ class Residuals:
     def _self(self, rows: Rows) -> Array:
         effects = UNKNOWN**2 * sum(not known for known in self._grid.understood)
         total = OFFSET**2 + np.sum(rows.pulls**2, axis=1)
+        total = total + (0.0 if rows.alone is None else rows.alone)
         total = total + rows.steep**2 * (FORM**2 + NEAR**2 + effects + COMBINED**2)
         found: Array = total + (~rows.predicted) * UNPREDICTED**2
         return found

@@ -240,6 +240,8 @@ class SimulatedForecast:
 
     def _calibrated(self, fit: Fit) -> None:
         self.fit = fit
+        # The earlier fits are held, so that their identities stay theirs
+        self._known_steps: dict[tuple[Any, ...], tuple[Fit, Mapping[str, float]]] = {}
         self._doubt = SharedDoubt(fit, self._prompt)
 
     # ---- predictions
@@ -291,13 +293,23 @@ class SimulatedForecast:
         logs = [abs(math.log(factor)) for factor in trait.expected.values()]
         return max([*logs, abs(shift[0]), abs(shift[1])]) > WEAK
 
+    def _steps(
+        self, before: Fit, had: Sequence[Trait], has: Sequence[Trait]
+    ) -> Mapping[str, float]:
+        """How far the speeds are from those of an earlier fit and other traits; kept."""
+        key = id(before), tuple(t.name for t in had), tuple(t.name for t in has)
+        if key not in self._known_steps:
+            steps = self._doubt.steps(before.logs_with(had), self.fit.logs_with(has))
+            self._known_steps[key] = before, steps
+        return self._known_steps[key][1]
+
     def _moved(
         self, old: _Found, slopes: Slopes, had: Sequence[Trait], has: Sequence[Trait]
     ) -> Mapping[str, float]:
         """What was simulated with other traits, or under an earlier fit, along slopes."""
         if old.fit is self.fit and tuple(had) == tuple(has):
             return old.values
-        steps = self._doubt.steps(old.fit.logs_with(had), self.fit.logs_with(has))
+        steps = self._steps(old.fit, had, has)
         values = {}
         for key, value in old.values.items():
             own = slopes.get(key, {})
