@@ -68,8 +68,13 @@ class ConfirmAct:
             return []
         sides = {record.number: record.candidate for record in (baseline, *finalists)}
         affordable = self._spending.pairs(len(finalists))
-        planned = min(affordable, self._study.spec.search.repeats)
+        repeats = self._study.spec.search.repeats
+        planned = min(affordable, repeats)
         left = self._left(baseline.number, sides, planned)
+        # What the search left over may bear more than the share that was kept back
+        while not left and planned < repeats and self._spending.may_confirm(len(sides)).allowed:
+            planned += 1
+            left = self._left(baseline.number, sides, planned)
         if not left and affordable > planned and self._is_open(planned):
             left = self._left(baseline.number, sides, affordable)
         return left

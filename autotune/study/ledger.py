@@ -176,5 +176,6 @@ class Ledger:
 
 
 def launch_seconds(record: TrialRecord) -> float:
-    """What the launch would have taken with one measurement."""
-    return record.seconds["total"] - record.seconds.get("repeating", 0.0)
+    """What the launch would have taken with one measurement and no probes."""
+    beside = sum(record.seconds.get(phase, 0.0) for phase in ("repeating", "probing"))
+    return record.seconds["total"] - beside

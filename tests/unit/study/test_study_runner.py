@@ -100,6 +100,19 @@ def test_confirmation_is_kept_back_from_the_time(lab: Any, make: Any) -> None:
     assert lab.clock.monotonic() <= 95.0
 
 
+def test_time_that_the_search_left_over_goes_to_the_third_pair(lab: Any, make: Any) -> None:
+    """Its share bears two pairs, which give no interval; the space is used up long before."""
+    lab.script = lambda task: make.served(0.1 if task.candidate == make.baseline else 0.05)
+    lab.prepare(budget={"time": "95s"}, search={"repeats": 3, "extra_repeats": 0})
+    end = lab.runs(make.candidate(16))
+    roles = [task.role for task in lab.tasks]
+    assert roles == ["baseline", "search", *["confirm"] * 6]
+    assert end.verdict.confirmed
+    before = len(lab.tasks)
+    lab.runs(make.candidate(16))
+    assert len(lab.tasks) == before
+
+
 def test_first_trial_of_a_timed_study_may_not_take_much_longer_than_the_study(
     lab: Any, make: Any
 ) -> None:
