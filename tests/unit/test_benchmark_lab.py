@@ -105,3 +105,44 @@ def test_the_problems_have_today_among_their_settings_and_some_that_fail(
         assert one.study.baseline in every
         starts = [truth.starts(candidate) for candidate in random.Random(0).sample(every, 60)]
         assert 0 < sum(starts) < len(starts)
+
+
+def test_a_capacity_is_the_highest_rate_at_which_limits_hold_however_it_is_below(
+    lab: Any, problems: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best of a space is found by asking for it, and so are others judged."""
+    capacity = importlib.import_module("autotune.search.capacity")
+    problem = problems.Problem(
+        name="rag", scene=small(problems, "rag"), aim="capacity", limits={"tpot_p95": 1.0}
+    )
+    one = lab.Lab(problem, tmp_path / "lab")
+    truth = lab.Truth(one, tmp_path / "truth")
+    held = {capacity.rung_of(rate) for rate in (1.0, 1.2, 1.9, 2.0)}
+    monkeypatch.setattr(
+        type(truth), "holds", lambda self, candidate, rate: capacity.rung_of(rate) in held
+    )
+    best = capacity.multiplier_of(capacity.rung_of(2.1))
+    value, violation = truth.value(one.study.baseline, best=best)
+    assert (capacity.rung_of(value), violation) == (max(held), 0.0)
+
+
+def test_what_would_be_confirmed_is_told_after_each_launch_and_may_end_the_search(
+    lab: Any, problems: Any, tmp_path: Path
+) -> None:
+    problem = problems.Problem(
+        name="rag", scene=small(problems, "rag"), aim="ttft", limits={"tpot_p95": 1.0}
+    )
+    one = lab.Lab(problem, tmp_path)
+    asked = []
+
+    def enough(count: int, choice: Any) -> bool:
+        asked.append((count, choice))
+        return count >= 4
+
+    _, records = one.run("random", 0, trials=9, enough=enough)
+    assert [r.number for r in records] == [0, 1, 2, 3]
+    assert len(one.choices) == 4
+    assert [(n, c) for n, c in asked if n == 4] == [(4, one.choices[-1])]
+    measured = [r for r in records if r.values]
+    best = min(r.values["minimize ttft_p95"] for r in measured)
+    assert one.choices[-1].values["minimize ttft_p95"] <= best * 1.05
