@@ -44,8 +44,9 @@ from autotune.spec.expressions import Constraint, Objective
 CLOSELY, ROUNDS = 10, 5
 """So many of the most promising candidates are predicted exactly, so many times at most, before one
 is chosen."""
-FEWER = 400
-"""After the first round only so many are looked at: what is far behind stays there."""
+FEWER, SETTLED = 400, 30
+"""After so many launches only so many are looked at more than once: all that behaves differently
+was simulated by then, and what is far behind stays there."""
 UNTRIED_AT_ONCE = 2
 """A launch tries so many values at most of knobs that the model does not understand."""
 NO_MODEL = "no model could be calibrated"
@@ -279,7 +280,7 @@ class GuidedProposer:
                 break
             sharp.update(order[:CLOSELY])
             model.sharpen(order[:CLOSELY])
-            close = order[:FEWER]
+            close = order[:FEWER] if len(known) > SETTLED else order
         close = sorted(sharp)
         found = self._appraise(close, known, model.beliefs(close, pending=pending))
         place = close[found.best(self._fewest_changes(close))]
