@@ -280,7 +280,9 @@ class GuidedProposer:
                 break
             sharp.update(order[:CLOSELY])
             model.sharpen(order[:CLOSELY])
-            close = order[:FEWER] if len(known) > SETTLED else order
+            # Else in the order of before: each round simulates what no other one did
+            if len(known) > SETTLED:
+                close = order[:FEWER]
         close = sorted(sharp)
         found = self._appraise(close, known, model.beliefs(close, pending=pending))
         place = close[found.best(self._fewest_changes(close))]
