@@ -32,11 +32,10 @@ from autotune.search.catalog import make_proposer
 from autotune.search.choices import Choices
 from autotune.search.proposer import Known, Proposal, Proposer
 from autotune.space.candidate import Candidate
-from autotune.study.conclusion import Conclusion
 from autotune.study.directory import StudyDirectory
 from autotune.study.forecasting import study_forecast
+from autotune.study.ledger import Ledger
 from autotune.study.prepare import PreparedStudy
-from autotune.study.ranking import best_trial
 from autotune.study.record import TrialRecord
 from autotune.study.runner import StudyEnd, StudyRunner
 from autotune.study.stream import EventStream
@@ -189,8 +188,10 @@ def _blurred(record: RequestRecord, wait: float, between: float) -> RequestRecor
     return replace(record, first_token_s=first, last_token_s=last, end_s=last)
 
 
-class _Keeper:
-    """A proposer whose beliefs are kept, by how many trials had ended; see `Lab.run`."""
+class _Noting:
+    """A proposer that notes what would be confirmed if the search ended, by how many trials have;
+    see `Lab.run`.
+    """
 
     def __init__(
         self,
@@ -203,11 +204,13 @@ class _Keeper:
         self._study = study
         self._directory = directory
         self._enough = enough
-        self._beliefs: dict[int, Mapping[str, float]] = {}
+        self.choices: dict[int, TrialRecord | None] = {}
 
     def ask(self) -> Proposal | None:
         count = len(self._directory.records())
-        return None if self._enough(count, self.choice(count)) else self._inner.ask()
+        if count not in self.choices:
+            self._note()
+        return None if self._enough(count, self.choices[count]) else self._inner.ask()
 
     def tell(self, proposal: Proposal, outcome: Outcome) -> None:
         self._inner.tell(proposal, outcome)
@@ -217,19 +220,16 @@ class _Keeper:
 
     def believed(self) -> Mapping[str, float]:
         found = self._inner.believed()
-        self._beliefs[len(self._directory.records())] = found
+        self._note(found)
         return found
 
-    def choice(self, count: int) -> TrialRecord | None:
-        """What would be confirmed after so many launches, else the best so far."""
-        records = self._directory.records()[:count]
-        believed = self._beliefs.get(count, self._beliefs.get(count - 1, {}))
-        by_trial = {
-            r.number: believed[r.candidate.key] for r in records if r.candidate.key in believed
-        }
-        objectives = self._study.spec.objective
-        found = Conclusion(records, objectives, self._study.baseline, believed=by_trial)
-        return next(iter(found.ahead(1)), None) or best_trial(records, objectives)
+    def _note(self, believed: Mapping[str, float] | None = None) -> None:
+        """The finalist, else the best so far."""
+        ledger = Ledger(self._study, self._directory)
+        if believed is not None:
+            ledger.believe(believed)
+        found = ledger.conclusion().ahead(1)
+        self.choices[len(ledger.records)] = found[0] if found else ledger.best
 
 
 class Lab:
@@ -277,13 +277,18 @@ class Lab:
             seed=seed, forecast=partial(study_forecast, study, directory),
         )  # fmt: skip
         events = EventStream(clock, directory, [] if watch is None else [watch])
-        keeper = _Keeper(proposer, study, directory, enough)
+        noting = _Noting(proposer, study, directory, enough)
         try:
             end = StudyRunner(
-                study, directory, executor, keeper, events, clock=clock, stop=stop
+                study, directory, executor, noting, events, clock=clock, stop=stop
             ).run()
             records = directory.records()
-            self.choices = [keeper.choice(count) for count in range(1, len(records) + 1)]
+            # With several slots a few may end before anybody is asked: the next choice is theirs
+            noted = sorted(noting.choices.items())
+            self.choices = [
+                next((choice for count, choice in noted if count > place), noted[-1][1])
+                for place in range(len(records))
+            ]
             return end, records
         finally:
             shutil.rmtree(place)
@@ -343,13 +348,16 @@ class Truth:
         monotone in the rate, and a capacity is the highest one at which they do.
         """
         if self._lab.problem.aim == "capacity":
-            top = rung_of(best or 1.0)
-            for rung in range(top, top - NEAR_TOP, -1) if best is not None else ():
-                if self.holds(candidate, multiplier_of(rung)):
-                    return multiplier_of(rung), 0.0
+            start = 1.0
+            if best is not None:
+                top = rung_of(best)
+                near = (multiplier_of(rung) for rung in range(top, top - NEAR_TOP, -1))
+                held = next((rate for rate in near if self.holds(candidate, rate)), None)
+                if held is not None:
+                    return held, 0.0
+                start = multiplier_of(top - NEAR_TOP)
             found = find_capacity(
-                lambda m: Step(multiplier=m, met=self.holds(candidate, m)),
-                start=multiplier_of(top - NEAR_TOP if best is not None else top),
+                lambda m: Step(multiplier=m, met=self.holds(candidate, m)), start=start
             )
             return found.capacity, 0.0 if found.capacity is not None else 1.0
         seen = self.seen(candidate)

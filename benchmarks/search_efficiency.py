@@ -40,6 +40,7 @@ from autotune.study.record import TrialRecord
 
 METHODS = ("guided", "tpe", "random", "grid")
 CHECKPOINTS = (6, 10)
+CLOSE = 0.05
 LAUNCHES = 40
 SURE = 12
 """A run that is near the optimum after so many launches is not continued."""
@@ -62,9 +63,9 @@ class Run:
         pairs = zip(self.gpu_s, self.regrets, strict=True)
         return next((seconds for seconds, regret in pairs if regret <= NEAR), math.inf)
 
-    def near_after(self, launches: int) -> bool:
-        """Whether it is near the optimum after so many launches."""
-        return self.regrets[min(launches, len(self.regrets)) - 1] <= NEAR
+    def regret_after(self, launches: int) -> float:
+        """The regret after so many launches."""
+        return self.regrets[min(launches, len(self.regrets)) - 1]
 
     def regret_at(self, gpu_s: float) -> float:
         """The regret after so many GPU seconds."""
@@ -120,9 +121,8 @@ class Judge:
     def regret(self, candidate: Candidate) -> float:
         """How much worse than the optimum, at least 0; infinite where a limit is broken."""
         known = self._kept.rows.get(candidate.key)
-        best = self._best if self._larger else None
         value, violation = known or self._kept.add(
-            candidate.key, self._truth.value(candidate, best=best)
+            candidate.key, self._truth.value(candidate, best=self._best)
         )
         if value is None or violation > NOISE:
             return math.inf
@@ -153,24 +153,37 @@ def _run(lab: Lab, judge: Judge, method: str, seed: int, launches: int) -> Run:
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """Lines: per problem and method, and over all problems."""
-    heads = "".join(f"{f'near at {n}':>12}" for n in CHECKPOINTS)
-    lines = [f"{'problem':<18}{'method':<9}{heads}{'hours to near':>15}{'of random':>11}"]
+    """Lines of Markdown: per problem and method, and over all problems."""
+    heads = [
+        "problem", "method", *(f"within {NEAR:.0%} after {n}" for n in CHECKPOINTS),
+        f"within {CLOSE:.0%} after {CHECKPOINTS[0]}", f"median regret after {CHECKPOINTS[-1]}",
+        f"median GPU time to {NEAR:.0%}", "of random's",
+    ]  # fmt: skip
+    lines = [_line(heads), _line(["---"] * len(heads))]
     names = list(dict.fromkeys(run.problem for run in runs))
     methods = list(dict.fromkeys(run.method for run in runs))
     for name in [*names, "all"]:
         here = [run for run in runs if name in (run.problem, "all")]
+        random = [run for run in here if run.method == "random"]
         for method in methods:
             mine = [run for run in here if run.method == method]
-            shares = "".join(f"{_share(mine, n):>12.0%}" for n in CHECKPOINTS)
-            hours = f"{_hours(median_s(mine)):>15}"
-            ratio = _ratio(mine, [run for run in here if run.method == "random"])
-            lines.append(f"{name:<18}{method:<9}{shares}{hours}{ratio:>11}")
+            regret = statistics.median_high(run.regret_after(CHECKPOINTS[-1]) for run in mine)
+            cells = [
+                name, f"`{method}`", *(_share(mine, n, NEAR) for n in CHECKPOINTS),
+                _share(mine, CHECKPOINTS[0], CLOSE),
+                "none feasible" if math.isinf(regret) else f"{regret:.1%}",
+                _minutes(median_s(mine)), _ratio(mine, random),
+            ]  # fmt: skip
+            lines.append(_line(cells))
     return lines
 
 
-def _share(runs: Sequence[Run], launches: int) -> float:
-    return statistics.mean(run.near_after(launches) for run in runs)
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(runs: Sequence[Run], launches: int, regret: float) -> str:
+    return f"{statistics.mean(run.regret_after(launches) <= regret for run in runs):.0%}"
 
 
 def median_s(runs: Sequence[Run]) -> float:
@@ -178,8 +191,8 @@ def median_s(runs: Sequence[Run]) -> float:
     return statistics.median_high(run.near_s() for run in runs)
 
 
-def _hours(seconds: float) -> str:
-    return "never" if math.isinf(seconds) else f"{seconds / 3600:.2f}"
+def _minutes(seconds: float) -> str:
+    return "not in half" if math.isinf(seconds) else f"{seconds / 60:.0f} min"
 
 
 def _ratio(mine: Sequence[Run], random: Sequence[Run]) -> str:

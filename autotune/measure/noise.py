@@ -88,3 +88,10 @@ def noise_of_launches(launches: Sequence[Sequence[float]]) -> Noise | None:
         between=math.sqrt(between),
         spread=math.sqrt(within + between),
     )
+
+
+def is_tie(value: float, other: float, tie: float) -> bool:
+    """Whether two results differ by no more than the noise."""
+    if value == other:
+        return True
+    return value > 0 and other > 0 and abs(math.log(value / other)) <= tie

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from autotune.measure.noise import is_tie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def _tied(one: Contender, other: Contender, tie: float) -> bool:
     a, b = one.value, other.value
     assert a is not None
     assert b is not None
-    return a == b or (a > 0 and b > 0 and abs(math.log(a / b)) <= tie)
+    return is_tie(a, b, tie)
 
 
 def launch_order(

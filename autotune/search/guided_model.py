@@ -137,15 +137,13 @@ class GuidedModel:
         for place in places:
             if place not in self._predictions:
                 self.prediction(place)
-        encoded = np.array([self._encoded(place) for place in places], dtype=int)
-        encoded = encoded.reshape(len(places), len(self._names))
-        behaviour = self._behaviour(places)
+        likeness = self._likeness(places)
         found = {}
         for target in self._targets:
             if target.rare:
                 continue
             process = self._process(target, pending)
-            rows = self._rows(target, places, process.pulls, encoded, behaviour)
+            rows = self._rows(target, places, process.pulls, likeness)
             prior = self._prior(target, places, process.centre)
             mean, variance = process.residuals.at(rows)
             found[target.name] = Belief(mean + prior, variance, process.residuals.noise(rows))
@@ -175,9 +173,7 @@ class GuidedModel:
         centre = self._centre(target, known)
         places = [*(place for place, _ in known), *pending]
         pulls = sorted({n for p in places for n in self._predictions[p].pulls.get(target.key, ())})
-        encoded = np.array([self._encoded(place) for place in places], dtype=int)
-        encoded = encoded.reshape(len(places), len(self._names))
-        rows = self._rows(target, places, pulls, encoded, self._behaviour(places))
+        rows = self._rows(target, places, pulls, self._likeness(places))
         count = len(known)
         values = np.array([s.value for _, s in known])
         values = values - self._prior(target, places[:count], centre)
@@ -214,31 +210,32 @@ class GuidedModel:
         target: Target,
         places: Sequence[int],
         pulls: Sequence[str],
-        encoded: Array,
-        behaviour: Array,
+        likeness: tuple[Array, Array],
     ) -> Rows:
-        """`pulls`: what columns stand for."""
+        """`pulls`: what columns stand for; `likeness`: what is the same for every target."""
         found = [self._predictions[place] for place in places]
         own = [prediction.pulls.get(target.key, {}) for prediction in found]
         known = frozenset(pulls)
         alone = [sum(v * v for name, v in each.items() if name not in known) for each in own]
         return Rows(
-            places=encoded,
-            behaviour=behaviour,
+            places=likeness[0],
+            behaviour=likeness[1],
             pulls=pull_matrix(own, pulls),
             steep=np.array([_steep(p.steepness.get(target.key, 1.0)) for p in found]),
             predicted=np.array([target.key in p.metrics for p in found], dtype=bool),
             alone=np.array(alone, dtype=float),
         )
 
-    def _behaviour(self, places: Sequence[int]) -> Array:
+    def _likeness(self, places: Sequence[int]) -> tuple[Array, Array]:
+        """The values of all knobs (0: not active), and the logs of the predicted behaviour."""
+        indices = [self._pool.indices[place] for place in places]
         found = [self._predictions[place].metrics for place in places]
+        values = [[own.get(name, -1) + 1 for name in self._names] for own in indices]
         logs = [[_log(metrics.get(key)) for key in self._keys] for metrics in found]
-        return np.array(logs, dtype=float).reshape(len(places), len(self._keys))
-
-    def _encoded(self, place: int) -> list[int]:
-        indices = self._pool.indices[place]
-        return [indices.get(name, -1) + 1 for name in self._names]
+        return (
+            np.array(values, dtype=int).reshape(len(places), len(self._names)),
+            np.array(logs, dtype=float).reshape(len(places), len(self._keys)),
+        )
 
 
 def _log(value: float | None) -> float:

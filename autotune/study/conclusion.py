@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from autotune.measure.comparison import ConfirmPair, NearMiss, Standing, Verdict, decide
 from autotune.measure.looks import confidence_of, worth_more_pairs
+from autotune.measure.noise import is_tie
 from autotune.measure.outcome import EarlyEnd
 from autotune.measure.several import Finalist, decide_several
 from autotune.search.finalists import Contender, choose
@@ -87,9 +88,7 @@ class Conclusion:
         return [
             record
             for record in self._chosen(None, 1)
-            if (value := self._contender(record).value) is not None
-            and value > 0
-            and abs(math.log(value / today)) <= NEAR
+            if (value := self._contender(record).value) is not None and is_tie(value, today, NEAR)
         ]
 
     @property
@@ -97,9 +96,9 @@ class Conclusion:
         """The baseline's value, by all its measurements on the traffic of the search."""
         origin = baseline_record(self._records)
         noise = noise_floor(self._records, self._objectives[0].text)
-        return (
-            noise.centre if noise is not None else None if origin is None else self._value(origin)
-        )
+        if noise is not None:
+            return noise.centre
+        return None if origin is None else self._value(origin)
 
     def _chosen(self, baseline: Contender | None, count: int) -> list[TrialRecord]:
         noise = noise_floor(self._records, self._objectives[0].text)

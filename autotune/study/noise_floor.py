@@ -5,7 +5,6 @@ Results of the search that differ by less are ties, and ties go to the one with 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from autotune.canonical import Json
@@ -41,10 +40,3 @@ def tie_of(records: Sequence[TrialRecord], objective: str) -> float:
     """Up to which difference of the logs two results of the search are a tie; 0 if not known."""
     found = noise_floor(records, objective)
     return 0.0 if found is None else found.tie
-
-
-def is_tie(value: float, other: float, tie: float) -> bool:
-    """Whether two results differ by no more than the noise."""
-    if value == other:
-        return True
-    return value > 0 and other > 0 and abs(math.log(value / other)) <= tie

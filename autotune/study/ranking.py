@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autotune.measure.noise import is_tie
 from autotune.search.pareto import front
 from autotune.space.candidate import Candidate
 from autotune.spec.expressions import Objective
-from autotune.study.noise_floor import is_tie, tie_of
+from autotune.study.noise_floor import tie_of
 from autotune.study.record import TrialRecord
 
 ROOM = 0.03

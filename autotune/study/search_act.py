@@ -54,15 +54,13 @@ class SearchAct:
         self._reasons = reasons
         self._open: dict[int, Proposal] = {}
         self._again: Candidate | None = None
-        self._tried = 0
 
     def run(self, known: Sequence[Known], *, again: Candidate | None = None) -> str:
         """Search to the end; returns why it ended. `known`: what was tried before. `again`: the
         baseline, where a second launch of it should tell how much launches differ.
         """
         self._proposer.seed([*known, *self._refusals.known()])
-        self._tried = len(known)
-        if self._tried + (self._spending.left().launches or 0) > SECOND_BASELINE_FROM:
+        if self._spending.counted + (self._spending.left().launches or 0) > SECOND_BASELINE_FROM:
             self._again = again
         because = None
         while True:
@@ -90,8 +88,7 @@ class SearchAct:
         decision = self._spending.may_start()
         if not decision.allowed:
             return decision.reason
-        self._tried += 1
-        if self._again is not None and self._tried > SECOND_BASELINE_AFTER:
+        if self._again is not None and self._spending.counted >= SECOND_BASELINE_AFTER:
             self._launches.begin("check", self._again)
             self._again = None
             return None

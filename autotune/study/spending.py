@@ -58,6 +58,13 @@ class Spending:
         return self._clock.monotonic() - self._began
 
     @property
+    def counted(self) -> int:
+        """Trials that count: baseline and search, ended or running."""
+        running = (run.task.role for run in self._ledger.running.values())
+        ended = sum(not record.is_repeat for record in self._ledger.finished)
+        return ended + sum(role in ("baseline", "search") for role in running)
+
+    @property
     def gpu_used_s(self) -> float:
         """GPU seconds of all launches, the running ones up to their expected end."""
         now = self._clock.monotonic()
@@ -74,7 +81,7 @@ class Spending:
         return may_start(
             self.budget,
             elapsed_s=self.elapsed_s,
-            finished=self._counted(),
+            finished=self.counted,
             durations=self._ledger.durations if warm is None else [warm.total_s],
             repeats=self._study.spec.search.most_repeats,
             finalists=self._study.spec.search.finalists,
@@ -88,7 +95,7 @@ class Spending:
         return remaining(
             self.budget,
             elapsed_s=self.elapsed_s,
-            finished=self._counted(),
+            finished=self.counted,
             durations=self._ledger.durations,
             repeats=self._study.spec.search.most_repeats,
             finalists=self._study.spec.search.finalists,
@@ -147,12 +154,6 @@ class Spending:
         if baseline is not None and baseline.state == "measured" and "total" in baseline.seconds:
             known.append(launch_seconds(baseline))
         return max((seconds for seconds in known if seconds is not None), default=None)
-
-    def _counted(self) -> int:
-        """Trials that count: baseline and search, ended or running."""
-        running = (run.task.role for run in self._ledger.running.values())
-        ended = sum(not record.is_repeat for record in self._ledger.finished)
-        return ended + sum(role in ("baseline", "search") for role in running)
 
     def _compile_key(self, candidate: Candidate) -> str:
         if candidate not in self._keys:
