@@ -1,4 +1,6 @@
-"""What holds for every test: Hypothesis without deadlines, and no traffic beyond the loopback."""
+"""What holds for every test: Hypothesis without deadlines, no traffic beyond the loopback, and no
+test that is marked `docker` without a daemon.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +35,25 @@ def loopback_only() -> Iterator[None]:
     patch.setattr(socket.socket, "connect", _local_only)
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def docker_daemon() -> None:
+    """Skips where no Docker daemon answers. Asked without the client library, which leaves the
+    socket of a failed connection to the garbage collector.
+    """
+    kind, _, path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").partition("://")
+    if kind != "unix":
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            _connect(probe, path)
+        except OSError as error:
+            pytest.skip(f"no Docker daemon: {error}")
+
+
+@pytest.fixture(autouse=True)
+def marked_docker(request: pytest.FixtureRequest) -> None:
+    """What is marked `docker` needs a daemon."""
+    if request.node.get_closest_marker("docker") is not None:
+        request.getfixturevalue("docker_daemon")

@@ -39,6 +39,8 @@ KILL_WAIT_S = 20.0
 """How long the daemon may take to end a killed container."""
 REMOVE_WAIT_S = 20.0
 """How long the daemon may take to remove an ended container."""
+LISTED_WAIT_S = 5.0
+"""How long the daemon may go on listing a container that it has removed."""
 CALL_TIMEOUT_S = 10
 """Patience with one answer of the daemon."""
 CREATE_TIMEOUT_S = 120
@@ -243,6 +245,8 @@ class DockerLauncher:
                 raise _silent_daemon(error) from None
             lines = []
             for entry in found:
+                if not _is_known(client, entry["Id"]):
+                    continue
                 name = entry["Names"][0].lstrip("/") if entry.get("Names") else entry["Id"][:12]
                 if not _remove(client, entry["Id"], self._clock):
                     raise EnvironmentFault(
@@ -327,19 +331,43 @@ def _connect(timeout_s: int) -> Any:
     return client
 
 
+def _is_known(client: Any, container_id: str) -> bool:
+    """Whether the daemon has this container; True where it does not say. Its listings do not
+    answer this: they come from a copy that may lag behind and keep what is gone.
+    """
+    try:
+        client.api.inspect_container(container_id)
+    except NotFound:
+        return False
+    except (DockerException, *_NO_ANSWER):
+        return True
+    return True
+
+
 def _remove(client: Any, container_id: str, clock: Clock) -> bool:
     """Remove a container of ours, running or not; True once it is gone. Bounded."""
     deadline = clock.monotonic() + REMOVE_WAIT_S
     while True:
         with contextlib.suppress(DockerException, *_NO_ANSWER):
             client.api.remove_container(container_id, v=True, force=True)
-        # Not by its id alone: the daemon still lists a container for a moment that it knows no more
-        with contextlib.suppress(DockerException, *_NO_ANSWER):
-            if not client.api.containers(all=True, quiet=True, filters={"id": container_id}):
-                return True
+        if not _is_known(client, container_id):
+            break
         if clock.monotonic() >= deadline:
             return False
         clock.sleep(0.2)
+    # So that nobody who looks at the listing sees it again; a stale entry holds nothing
+    deadline = clock.monotonic() + LISTED_WAIT_S
+    while _is_listed(client, container_id) and clock.monotonic() < deadline:
+        clock.sleep(0.2)
+    return True
+
+
+def _is_listed(client: Any, container_id: str) -> bool:
+    try:
+        listed = client.api.containers(all=True, quiet=True)
+    except (DockerException, *_NO_ANSWER):
+        return False
+    return any(entry["Id"] == container_id for entry in listed)
 
 
 def _silent_daemon(error: Exception) -> EnvironmentFault:

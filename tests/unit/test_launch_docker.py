@@ -249,7 +249,22 @@ def test_a_container_is_gone_once_the_daemon_lists_it_no_more(
     server = start()
     daemon.listed_after = 3
     server.stop()
+    assert daemon.listed_after == 0
     assert launcher.sweep("s", tmp_path) == []
+
+
+def test_a_listing_that_keeps_what_is_gone_holds_nothing_up(
+    start: Callable[[], DockerServer],
+    launcher: DockerLauncher,
+    daemon: FakeDaemon,
+    clock: VirtualClock,
+    tmp_path: Path,
+) -> None:
+    server = start()
+    daemon.listed_after = 1_000_000
+    assert server.stop().by_us
+    assert launcher.sweep("s", tmp_path) == []
+    assert clock.monotonic() < 30
 
 
 def test_a_taken_name_is_left_to_its_owner_and_another_is_used(

@@ -30,16 +30,8 @@ def process_plan() -> PlanMaker:
 
 
 @pytest.fixture(scope="session")
-def host_image() -> tuple[Mount, ...]:
+def host_image(docker_daemon: None) -> tuple[Mount, ...]:
     """The mounts of the test image; skips where no daemon answers."""
-    import docker
-
-    try:
-        client = docker.from_env()
-        client.ping()
-    except docker.errors.DockerException as error:
-        pytest.skip(f"no Docker daemon: {error}")
-    client.close()
     spec = importlib.util.spec_from_file_location(
         "host_image", TESTS / "real_engine" / "host_image.py"
     )
