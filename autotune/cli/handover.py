@@ -157,11 +157,9 @@ def facts_of(view: StudyView, trial: TrialView, *, role: Role = "best") -> Deplo
 
 def _engine_of(view: StudyView, trial: TrialView) -> Mapping[str, Json]:
     """The engine that a trial ran on; of several the one that its settings name."""
-    listed = view.fingerprint.get("engines")
     own = trial.record.candidate.engine
-    engines = [_mapping(one) for one in listed] if isinstance(listed, list) else []
-    found = next((one for one in engines if one.get("kind") == own), None)
-    return found or _mapping(view.fingerprint.get("engine"))
+    found = next((one for one in view.engines if one.get("kind") == own), None)
+    return found or view.engine
 
 
 def _searched(view: StudyView, side: Side) -> list[TrialView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ def list_gpus() -> list[Gpu]:
         return [_gpu(nvml, index, driver) for index in range(nvml.nvmlDeviceGetCount())]
 
 
+def among(gpus: Iterable[Gpu], wanted: Sequence[str] | None) -> list[Gpu]:
+    """Those of `gpus` that are named in `wanted`, by index or UUID; None names all."""
+    return [gpu for gpu in gpus if wanted is None or str(gpu.index) in wanted or gpu.uuid in wanted]
+
+
 def nvml_problem() -> str | None:
     """Why GPUs cannot be asked for, in words; None if they can (there may still be none)."""
     try:
@@ -61,11 +66,7 @@ def nvml_problem() -> str | None:
 
 def memory_used(gpus: Sequence[str] | None = None) -> dict[str, int]:
     """UUID -> bytes in use, for the named GPUs (index or UUID) or for all; empty without NVML."""
-    return {
-        gpu.uuid: gpu.memory_used
-        for gpu in list_gpus()
-        if gpus is None or str(gpu.index) in gpus or gpu.uuid in gpus
-    }
+    return {gpu.uuid: gpu.memory_used for gpu in among(list_gpus(), gpus)}
 
 
 def holders(uuid: str) -> list[str]:

@@ -52,15 +52,15 @@ def _rate(value: float) -> str:
 
 def environment_rows(view: StudyView) -> list[tuple[str, str]]:
     """What the study ran on, as far as the fingerprint knows."""
-    fingerprint, engine = view.fingerprint, view.engine
+    fingerprint = view.fingerprint
     machine = reading.mapping(fingerprint.get("machine"))
     rows: list[tuple[str, Json]] = [
         ("model", model_name(view)),
-        ("engine", engine.get("kind")),
-        ("engine version", engine.get("version")),
-        ("launcher", engine.get("launcher")),
-        ("image", engine.get("image")),
-        ("image digest", engine.get("image_digest")),
+        ("engine", _all_of(view, "kind")),
+        ("engine version", _all_of(view, "version")),
+        ("launcher", _all_of(view, "launcher")),
+        ("image", _all_of(view, "image")),
+        ("image digest", _all_of(view, "image_digest")),
         ("hardware", hardware(view)),
         ("driver", machine.get("driver")),
         ("CPU cores", machine.get("cpu_count")),
@@ -71,6 +71,12 @@ def environment_rows(view: StudyView) -> list[tuple[str, str]]:
         ("budget", _budget_text(view.budget)),
     ]
     return [(name, _text(value)) for name, value in rows if value not in (None, "", {}, [])]
+
+
+def _all_of(view: StudyView, key: str) -> str:
+    """What the engines of a study have under a key; what they share is told once."""
+    values = [str(engine[key]) for engine in view.engines if engine.get(key)]
+    return " and ".join(dict.fromkeys(values))
 
 
 def _text(value: Json) -> str:

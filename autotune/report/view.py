@@ -214,12 +214,18 @@ class StudyView:
     @property
     def engine_words(self) -> str:
         """The engine's name and version: `vLLM 0.26.0`; empty if not known."""
+        return " and ".join(
+            engine_name(str(one["kind"]), one.get("version"))
+            for one in self.engines
+            if one.get("kind")
+        )
+
+    @property
+    def engines(self) -> list[Mapping[str, Json]]:
+        """The fingerprints of all engines, one or several, in the study's order."""
         listed = self.fingerprint.get("engines")
         engines = listed if isinstance(listed, list) else [self.engine]
-        named = [reading.mapping(engine) for engine in engines]
-        return " and ".join(
-            engine_name(str(one["kind"]), one.get("version")) for one in named if one.get("kind")
-        )
+        return [reading.mapping(engine) for engine in engines]
 
     @property
     def planned_trials(self) -> int | None:

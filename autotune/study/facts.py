@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.canonical import Json
-from autotune.launch.gpus import Gpu
+from autotune.launch.gpus import Gpu, among
 
 _MODEL_KEYS = {
     "model.head_dim": ("head_dim",),
@@ -50,9 +50,7 @@ def model_facts(model: str) -> dict[str, Json]:
 
 def gpu_facts(gpus: list[Gpu], wanted: tuple[str, ...] | None) -> dict[str, Json]:
     """Facts of the GPUs that the study may use (`wanted` None: all of them)."""
-    chosen = [
-        gpu for gpu in gpus if wanted is None or str(gpu.index) in wanted or gpu.uuid in wanted
-    ]
+    chosen = among(gpus, wanted)
     if not chosen:
         return {"gpu.count": 0}
     first = chosen[0]

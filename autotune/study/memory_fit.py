@@ -13,7 +13,7 @@ from autotune.engines.engine import Diagnosis, LaunchTarget
 from autotune.engines.facts import engine_facts
 from autotune.engines.launch_params import merged_params, with_checkpoint
 from autotune.engines.memory import GIB, Calibration, MemoryEstimate, estimate
-from autotune.launch.gpus import Gpu, list_gpus
+from autotune.launch.gpus import Gpu, among, list_gpus
 from autotune.space.candidate import Candidate
 from autotune.study.prepare import PreparedStudy
 
@@ -102,12 +102,7 @@ def memory_fit(study: PreparedStudy, gpus: Sequence[Gpu] | None = None) -> Memor
     target = study.target
     if study.engine.kind not in _ESTIMATES or target.launcher == "attach" or target.gpus == ():
         return None
-    found = list_gpus() if gpus is None else gpus
-    wanted = [
-        gpu
-        for gpu in found
-        if target.gpus is None or str(gpu.index) in target.gpus or gpu.uuid in target.gpus
-    ]
+    wanted = among(list_gpus() if gpus is None else gpus, target.gpus)
     folder = model_folder(target, os.environ)
     if not wanted or folder is None:
         return None

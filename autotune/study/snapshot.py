@@ -21,7 +21,7 @@ from autotune.engines.catalog import engine_for
 from autotune.engines.engine import LaunchTarget
 from autotune.engines.plan import Mount
 from autotune.errors import InputError
-from autotune.launch.gpus import list_gpus
+from autotune.launch.gpus import among, list_gpus
 from autotune.launch.images import registry_digest
 from autotune.space.candidate import Candidate
 from autotune.space.knob import Knob
@@ -314,8 +314,10 @@ def _engine_print(study: PreparedStudy) -> dict[str, Json]:
 
 
 def fingerprint(study: PreparedStudy, started_at: str) -> dict[str, Json]:
-    """What the numbers of this study belong to: tool, engine, model, machine, workload."""
-    gpus = list_gpus()
+    """What the numbers of this study belong to: tool, engine, model, machine (with the GPUs that
+    the study may use), workload.
+    """
+    gpus = among(list_gpus(), study.target.gpus)
     selection = study.traffic.selection
     return {
         "tool": __version__,

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.report.comparison import compare, limit_states, sides, success_interval
+from autotune.report.fact_tables import environment_rows
 from autotune.report.html import render
 from autotune.report.show import show_json, trial_json
 from autotune.report.view import load_view
@@ -83,6 +84,19 @@ TORN_TEXT = {
         "requests": {"planned": 1, "ok": 1, "failed": 0, "failed_by_reason": {}},
         "metrics": {"ttft_p95_s": 0.5}, "intervals": {}, "client": {}}),
 }  # fmt: skip
+
+
+def test_the_environment_names_what_all_engines_are_and_what_they_share_once(study: Make) -> None:
+    made = study(requests=60).search(1)
+    fingerprint = json.loads((made.path / "fingerprint.json").read_text())
+    other = {"kind": "sglang", "version": "0.5.13", "image": None, "launcher": "docker"}
+    fingerprint["engines"] = [fingerprint["engine"] | {"launcher": "docker"}, other]
+    made.json("fingerprint.json", fingerprint)
+    rows = dict(environment_rows(load_view(made.path)))
+    assert rows["engine"] == f"{fingerprint['engine']['kind']} and sglang"
+    assert rows["engine version"] == "0.26.0 and 0.5.13"
+    assert rows["image"] == fingerprint["engine"]["image"]
+    assert rows["launcher"] == "docker"
 
 
 def test_show_json_keeps_its_contract(study: Make) -> None:

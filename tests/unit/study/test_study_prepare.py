@@ -11,6 +11,7 @@ import pytest
 
 from autotune.errors import InputError
 from autotune.launch.gpus import Gpu
+from autotune.study import snapshot
 from autotune.study.facts import gpu_facts, model_facts, workload_facts
 from autotune.study.prepare import check, smallest_length
 
@@ -111,15 +112,30 @@ def test_facts_of_nested_text_models(tmp_path: Path) -> None:
     assert facts["model.mla"] is True
 
 
-def test_facts_of_gpus_are_those_of_the_chosen_ones(lab: Any) -> None:
+def two_gpus() -> list[Gpu]:
     def gpu(index: int, name: str) -> Gpu:
-        known = {
-            "index": index, "uuid": f"GPU-{index}", "name": name, "memory_total": 80 * 1024**3,
-            "memory_used": 0, "compute_capability": 9.0, "driver": "580",
-        }  # fmt: skip
-        return Gpu(**{k: v for k, v in known.items() if k in Gpu.__dataclass_fields__})
+        return Gpu(
+            index=index, uuid=f"GPU-{index}", name=name, memory_total=80 * 1024**3,
+            memory_used=0, compute_capability=9.0, driver="580",
+        )  # fmt: skip
 
-    both = [gpu(0, "A"), gpu(1, "B")]
+    return [gpu(0, "A"), gpu(1, "B")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"), [(None, ["A", "B"]), ([1], ["B"]), (["GPU-0"], ["A"]), ([], [])]
+)
+def test_the_fingerprint_has_the_gpus_that_the_study_may_use(
+    lab: Any, monkeypatch: pytest.MonkeyPatch, wanted: list[Any] | None, names: list[str]
+) -> None:
+    lab.prepare(engine={"kind": "simulated", "args": {"sim-profile": "quickstart"}, "gpus": wanted})
+    monkeypatch.setattr(snapshot, "list_gpus", two_gpus)
+    machine = snapshot.fingerprint(lab.study, "2026-01-01")["machine"]
+    assert [gpu["name"] for gpu in machine["gpus"]] == names
+
+
+def test_facts_of_gpus_are_those_of_the_chosen_ones(lab: Any) -> None:
+    both = two_gpus()
     assert gpu_facts(both, ("1",))["gpu.name"] == "B"
     assert gpu_facts(both, ("GPU-0",))["gpu.name"] == "A"
     assert gpu_facts(both, None)["gpu.count"] == 2
