@@ -26,7 +26,7 @@ from autotune.search.guided_model import GuidedModel
 from autotune.search.optuna_proposer import OptunaProposer
 from autotune.search.proposer import Known, Proposal
 from autotune.search.risk import Risk, named_knobs
-from autotune.search.step_back import memory_order_of
+from autotune.search.step_back import memory_direction, memory_order_of
 from autotune.search.targets import (
     Limits,
     Seen,
@@ -95,12 +95,14 @@ class GuidedProposer:
         self._pool: CandidatePool | None = None
         order = memory_order_of(space, facts, "vllm")
         names = tuple(knob.name for knob in space.knobs)
-        hungry = {*order.share, *order.need}
-        self._hungry = frozenset(n for n in names if {n, self._choices.flag(n)} & hungry)
+        share, need = (
+            frozenset(n for n in names if {n, self._choices.flag(n)} & {*flags})
+            for flags in (order.share, order.need)
+        )
         self._knobs = {knob.flag or knob.name: knob.name for knob in space.knobs}
         ordered = frozenset(name for name in names if self._choices.is_ordered(name))
-        self._risk = Risk(names, self._hungry, ordered)
-        self._rare = {t.name: Risk(names, frozenset(), ordered) for t in self._targets if t.rare}
+        self._risk = Risk(names, share=share, need=need, ordered=ordered)
+        self._rare = {t.name: Risk(names, ordered=ordered) for t in self._targets if t.rare}
         self._trust = Trust()
         self._known: list[Known] = []
         self._open: dict[int, _Open] = {}
@@ -125,11 +127,11 @@ class GuidedProposer:
             return
         self._build(self._forecast)
         for item in known:
-            verdict = item.values is not None or item.infeasible_reason is not None
-            if verdict:
+            if item.values is not None or item.diagnosis is not None:
                 self._seen.add(item.candidate.key)
-                served_before = item.values is not None or bool(item.violations)
-                self._take(item.candidate, seen_before(item, self._targets), worked=served_before)
+                worked = item.values is not None or bool(item.violations)
+                seen = seen_before(item, self._targets)
+                self._take(item.candidate, seen, worked=worked, why=item.diagnosis)
 
     def ask(self) -> Proposal | None:
         if self._model is None and self._led_by is None:
@@ -202,7 +204,7 @@ class GuidedProposer:
                 failed=True,
                 blamed=[self._knobs.get(str(flag), "") for flag in facts.get("blames") or ()],
                 named=named_knobs(words, candidate.params),
-                memory=facts.get("memory_direction") == "lower",
+                memory=None if why is None else memory_direction(why),
             )
             return
         self._risk.learn(indices, failed=False)

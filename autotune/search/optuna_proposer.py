@@ -178,7 +178,7 @@ class OptunaProposer:
         """
         for item in known:
             values = self._goals.values(item.values) if item.values is not None else None
-            if values is None and item.infeasible_reason is None:
+            if values is None and item.diagnosis is None:
                 continue
             repeated = item.candidate.key in self._seen
             self._seen.add(item.candidate.key)

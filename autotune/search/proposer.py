@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from autotune.engines.engine import Diagnosis
 from autotune.measure.outcome import EarlyEnd, Outcome
 from autotune.space.candidate import Candidate
 
@@ -29,15 +30,14 @@ class Known:
     """A finished trial handed back on resume, so that the proposer can be rebuilt from files.
 
     `values` are objective values in the order of the study's objectives (None unless measured),
-    `violations` constraint text -> normalised violation, `infeasible_reason` the reason code of a
-    failed launch. One without values that has violations did serve; `stopped`: its replay was ended
-    early.
+    `violations` constraint text -> normalised violation, `diagnosis` why a launch failed. One
+    without values that has violations did serve; `stopped`: its replay was ended early.
     """
 
     candidate: Candidate
     values: Sequence[float] | None
     violations: Mapping[str, float]
-    infeasible_reason: str | None = None
+    diagnosis: Diagnosis | None = None
     stopped: EarlyEnd | None = None
 
 

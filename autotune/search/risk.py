@@ -3,8 +3,8 @@
 Suspects are values, and pairs of values, that some failed launch has set and none that served. Each
 is fatal with a small chance beforehand; a failure makes those that it holds more likely, the more
 so the less the others explain it (a noisy-or network: Pearl, Probabilistic Reasoning in Intelligent
-Systems, 1988, section 4.3; solved one suspect after the other). On knobs that take memory, a larger
-value is suspected along with a smaller one.
+Systems, 1988, section 4.3; solved one suspect after the other). Where memory was the cause, values
+that ask for more of it, or allow less, are suspected along with the one that failed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,8 +34,9 @@ ROUNDS = 2
 LATEST = 40
 """Failures that are looked at."""
 
-Suspect = tuple[tuple[int, int], ...]
-"""(knob, position) of one value, or of several together."""
+Suspect = tuple[tuple[int, int, int], ...]
+"""(knob, position, way) of one value, or of several together. Way: +1 means the larger values too,
+-1 the smaller ones too, 0 neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +60,21 @@ def named_knobs(words: str, params: Mapping[str, Json]) -> list[str]:
 
 
 class Risk:
-    """Learns from launches. `names`: all knobs; `hungry`: those that take more memory when larger;
-    `ordered`: those whose values are in order.
+    """Learns from launches. `names`: all knobs; `share`: those that allow more memory when larger;
+    `need`: those that ask for more of what is allowed; `ordered`: those whose values are in order.
     """
 
     def __init__(
         self,
         names: Sequence[str],
-        hungry: frozenset[str],
+        *,
+        share: frozenset[str] = frozenset(),
+        need: frozenset[str] = frozenset(),
         ordered: frozenset[str] = frozenset(),
     ) -> None:
         self._names = tuple(names)
-        self._hungry = np.array([name in hungry for name in names], dtype=bool)
+        self._share = [name in share for name in names]
+        self._hungry = np.array([name in share | need for name in names], dtype=bool)
         self._ordered = [name in ordered for name in names]
         self._served: list[Array] = []
         self._failures: list[_Failure] = []
@@ -84,11 +88,12 @@ class Risk:
         failed: bool,
         blamed: Sequence[str] = (),
         named: Sequence[str] = (),
-        memory: bool = False,
+        memory: Literal["lower", "raise"] | None = None,
     ) -> None:
         """Take over a launch. `blamed`: knobs whose values together are certain to be at fault;
         `named`: those that the engine's words speak of, so that no others are suspected of being it
-        alone; `memory`: it ran out of memory, so nothing else is.
+        alone; `memory`: it asked for too much memory, so less would do (`lower`), or was allowed
+        too little (`raise`), and nothing else is at fault.
         """
         row = self._row(indices)
         self._fatal = None
@@ -97,14 +102,16 @@ class Risk:
             return
         active = [k for k in range(len(row)) if row[k] >= 0]
         guilty = [k for k in active if self._names[k] in blamed]
-        if memory and self._hungry.any():
-            # The same memory and more fails again, whatever else is set
-            guilty = places = [k for k in active if self._hungry[k]]
-        else:
-            places = [k for k in active if self._names[k] in named] or guilty or active
+        places = [k for k in active if self._names[k] in named] or guilty or active
+        if memory and (hungry := [k for k in active if self._hungry[k]]):
+            # As much memory and more fails again, whatever else is set; as little and less does
+            # while weights and cache are stored alike
+            alike = [k for k in active if not self._ordered[k]] if memory == "raise" else []
+            places, guilty = hungry, sorted({*hungry, *alike})
+        ways = self._ways(memory)
         if guilty:
-            self._blamed.add(tuple((k, int(row[k])) for k in guilty))
-        singles: list[Suspect] = [((knob, int(row[knob])),) for knob in places]
+            self._blamed.add(tuple((k, int(row[k]), ways[k]) for k in guilty))
+        singles: list[Suspect] = [((k, int(row[k]), ways[k]),) for k in places]
         pairs: list[Suspect] = [(*one, *other) for one, other in combinations(singles, 2)]
         self._failures.append(_Failure(row, frozenset(places), (*singles, *pairs)))
 
@@ -132,7 +139,7 @@ class Risk:
         known = dict.fromkeys(blamed, CERTAIN)
         if not suspects:
             return known
-        open_to = np.array([[{k for k, _ in s} <= f.places for f in failures] for s in suspects])
+        open_to = np.array([[{k for k, *_ in s} <= f.places for f in failures] for s in suspects])
         holds = np.array([self._has(failed, s) for s in suspects]) & open_to
         before = np.array([self._before(s) for s in suspects])
         chance = before.copy()
@@ -161,12 +168,22 @@ class Risk:
         return FATAL["number" if self._ordered[suspect[0][0]] else "choice"]
 
     def _has(self, rows: Array, suspect: Suspect) -> Array:
-        """Which rows set what is suspected, or more of it."""
+        """Which rows set what is suspected, or lie beyond it."""
         found = np.ones(len(rows), dtype=bool)
-        for knob, position in suspect:
+        for knob, position, way in suspect:
             column = rows[:, knob]
-            found &= column >= position if self._hungry[knob] else column == position
+            beyond = (column >= 0) & ((column - position) * way > 0)
+            found &= (column == position) | beyond
         return found
+
+    def _ways(self, memory: Literal["lower", "raise"] | None) -> list[int]:
+        """Towards which values of each knob a failure speaks; without a known cause towards larger
+        ones of what takes memory.
+        """
+        ways = [int(hungry) for hungry in self._hungry]
+        if memory == "raise":
+            ways = [-way if share else way for way, share in zip(ways, self._share, strict=True)]
+        return ways
 
     def _prior(self, rows: Array) -> Array:
         if not self._served or not self._hungry.any():

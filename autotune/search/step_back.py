@@ -72,7 +72,7 @@ class StepBack:
         diagnosis: Diagnosis,
     ) -> list[dict[str, int]]:
         """What may be changed, the most telling change first. `origin`: the nearest that served."""
-        direction = _direction(diagnosis)
+        direction = memory_direction(diagnosis)
         if direction is not None:
             return self._for_memory(failed, origin, direction)
         if origin is None:
@@ -143,7 +143,8 @@ def _distance(one: Indices, other: Indices) -> int:
     return sum(one.get(name) != other.get(name) for name in one.keys() | other.keys())
 
 
-def _direction(diagnosis: Diagnosis) -> Direction | None:
+def memory_direction(diagnosis: Diagnosis) -> Direction | None:
+    """Which way memory must be moved: `raise` (too little was allowed), `lower`, None: not it."""
     known = diagnosis.facts.get("memory_direction")
     remedies: Mapping[str | None, Direction] = {"lower_memory": "lower", "raise_memory": "raise"}
     if known == "lower" or known == "raise":

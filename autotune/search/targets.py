@@ -182,7 +182,7 @@ def known_of(candidate: Candidate, outcome: Outcome, targets: Sequence[Target]) 
             candidate=candidate,
             values=None,
             violations=outcome.violations,
-            infeasible_reason=outcome.diagnosis.reason,
+            diagnosis=outcome.diagnosis,
             stopped=outcome.stopped,
         )
     return Known(candidate=candidate, values=None, violations={})

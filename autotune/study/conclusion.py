@@ -220,7 +220,7 @@ class Conclusion:
                 if record.state == "measured"
                 else None,
                 violations=record.search_violations,
-                infeasible_reason=record.reason if record.state == "infeasible" else None,
+                diagnosis=record.diagnosis,
                 stopped=EarlyEnd.from_json(record.stopped_early) if record.stopped_early else None,
             )
             for record in self._records

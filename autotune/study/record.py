@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Literal
+from typing import Literal, cast
 
 from autotune.canonical import Json
+from autotune.engines.engine import Diagnosis, Fault, Phase
 from autotune.space.candidate import Candidate
 
 State = Literal["measured", "infeasible", "unmeasurable", "interrupted"]
@@ -88,6 +89,21 @@ class TrialRecord:
         if self.stopped_early:
             known[str(self.stopped_early["key"])] = float(self.stopped_early["violation"])
         return known
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """Why an infeasible trial failed; None of others."""
+        if self.state != "infeasible":
+            return None
+        return Diagnosis(
+            fault=cast("Fault", self.fault or "unknown"),
+            phase=cast("Phase", self.phase or "startup"),
+            reason=self.reason or "",
+            remedy=self.remedy,
+            message=self.message or "",
+            evidence=self.evidence,
+            facts=self.facts,
+        )
 
     @cached_property
     def candidate(self) -> Candidate:

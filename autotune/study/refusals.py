@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from autotune.canonical import Json
@@ -44,7 +44,7 @@ class Refusals:
     def known(self) -> list[Known]:
         """The refused candidates of earlier runs, for the proposer."""
         return [
-            Known(candidate=c, values=None, violations={}, infeasible_reason=line["reason"])
+            Known(candidate=c, values=None, violations={}, diagnosis=_diagnosis(line))
             for c, line in self._refused.items()
         ]
 
@@ -65,6 +65,16 @@ class Refusals:
                 # A line torn by a kill must not take this one with it
                 text = text if stream.read(1) == b"\n" else f"\n{text}"
             stream.write(text.encode())
+
+
+def _diagnosis(line: Mapping[str, Json]) -> Diagnosis:
+    return Diagnosis(
+        fault="candidate",
+        phase="startup",
+        reason=str(line["reason"]),
+        remedy=None,
+        message=str(line.get("message", "")),
+    )
 
 
 def read_refused(folder: Path) -> list[dict[str, Json]]:

@@ -142,8 +142,8 @@ def known_of(candidate: Candidate, outcome: Outcome) -> Known:
     if isinstance(outcome, Measured):
         values, violations = list(outcome.score.values.values()), outcome.score.violations
         return Known(candidate=candidate, values=values, violations=violations)
-    reason = "out_of_memory" if isinstance(outcome, Infeasible) else None
-    return Known(candidate=candidate, values=None, violations={}, infeasible_reason=reason)
+    diagnosis = outcome.diagnosis if isinstance(outcome, Infeasible) else None
+    return Known(candidate=candidate, values=None, violations={}, diagnosis=diagnosis)
 
 
 def run(

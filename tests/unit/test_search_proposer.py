@@ -128,7 +128,7 @@ def test_of_a_replay_that_was_ended_early_only_what_is_certain_is_learned(tmp_pa
         search.tell(proposal, outcome)
         known.append(
             Known(candidate=proposal.candidate, values=None, violations=outcome.violations,
-                  infeasible_reason="limit_out_of_reach")
+                  diagnosis=outcome.diagnosis)
         )  # fmt: skip
     proposer(storage_path=resumed).seed(known)
     for place in (path, resumed):

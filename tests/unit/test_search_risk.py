@@ -11,7 +11,7 @@ NUMBERS = frozenset({"tokens", "seqs"})
 
 
 def risk() -> Risk:
-    found = Risk(NAMES, frozenset({"seqs"}), NUMBERS)
+    found = Risk(NAMES, need=frozenset({"seqs"}), ordered=NUMBERS)
     found.learn(row(), failed=False)
     return found
 
@@ -65,7 +65,7 @@ def test_what_is_known_to_be_at_fault_together_fails_again() -> None:
 
 def test_running_out_of_memory_speaks_against_more_and_against_nothing_else() -> None:
     found = risk()
-    found.learn(row(seqs=3, backend=1), failed=True, memory=True)
+    found.learn(row(seqs=3, backend=1), failed=True, memory="lower")
     assert of(found, seqs=4) > 0.9
     assert of(found, seqs=3, backend=2) > 0.9
     assert of(found, backend=1) == pytest.approx(PRIOR)
@@ -73,7 +73,7 @@ def test_running_out_of_memory_speaks_against_more_and_against_nothing_else() ->
 
 def test_a_later_success_takes_back_what_it_contradicts() -> None:
     found = risk()
-    found.learn(row(seqs=3), failed=True, memory=True)
+    found.learn(row(seqs=3), failed=True, memory="lower")
     found.learn(row(seqs=3), failed=False)
     assert of(found, seqs=3) == pytest.approx(PRIOR)
 
@@ -83,3 +83,44 @@ def test_knobs_are_named_by_their_name_or_by_their_value() -> None:
     words = "Selected backend TRITON_ATTN is not valid. Reason: ['kv_cache_dtype not supported']"
     assert named_knobs(words, params) == ["attention-backend", "kv-cache-dtype"]
     assert named_knobs("died with 8", params) == []
+
+
+MEMORY = ("fraction", "length", "dtype", "budget")
+
+
+def memory_row(
+    fraction: int = 2, length: int = 1, dtype: int = 0, budget: int = 0
+) -> dict[str, int]:
+    return {"fraction": fraction, "length": length, "dtype": dtype, "budget": budget}
+
+
+def too_small() -> Risk:
+    found = Risk(
+        MEMORY,
+        share=frozenset({"fraction"}),
+        need=frozenset({"length"}),
+        ordered=frozenset({"fraction", "length", "budget"}),
+    )
+    found.learn(memory_row(), failed=False)
+    found.learn(memory_row(fraction=1), failed=True, memory="raise")
+    return found
+
+
+@pytest.mark.parametrize("like", [{}, {"fraction": 0}, {"length": 2}, {"budget": 3}])
+def test_a_cache_too_small_speaks_against_as_little_and_less(like: dict[str, int]) -> None:
+    row = memory_row(**{"fraction": 1, **like})
+    assert too_small().of([row])[0] > 0.9
+
+
+def test_a_cache_too_small_says_nothing_of_larger_ones() -> None:
+    rows = [memory_row(), memory_row(fraction=3), memory_row(budget=3)]
+    assert max(too_small().of(rows)) < 0.1
+
+
+def test_a_cache_too_small_may_be_large_enough_where_less_is_stored() -> None:
+    assert too_small().of([memory_row(fraction=1, dtype=1)])[0] < 0.5
+
+
+def test_a_knob_that_is_not_set_is_not_below_what_was_too_small() -> None:
+    row = {"length": 1, "dtype": 0, "budget": 0}
+    assert too_small().of([row])[0] < 0.1

@@ -61,7 +61,9 @@ def test_what_only_is_worse_than_the_best_violates_no_limit(make: Any) -> None:
 
 def test_a_resumed_search_learns_the_same(make: Any) -> None:
     known = Conclusion([kept(make, DOMINATED)], [GOAL], make.baseline).known()
-    assert [(k.values, k.infeasible_reason) for k in known] == [(None, "cannot_beat_best")]
+    assert [(k.values, k.diagnosis and k.diagnosis.reason) for k in known] == [
+        (None, "cannot_beat_best")
+    ]
     assert known[0].violations == {CANNOT_BEAT_BEST: 1.0}
     assert known[0].stopped == DOMINATED
 
