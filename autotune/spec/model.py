@@ -22,6 +22,13 @@ def _objective(value: object) -> Objective:
     return value if isinstance(value, Objective) else parse_objective(value)
 
 
+def _mount(value: object) -> object:
+    parts = value.split(":") if isinstance(value, str) else []
+    if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["ro"], ["rw"]):
+        raise ValueError("expected SOURCE:TARGET, or SOURCE:TARGET:rw to write there")
+    return value
+
+
 def _constraint(value: object) -> Constraint:
     return value if isinstance(value, Constraint) else parse_constraint(value)
 
@@ -57,7 +64,7 @@ class EngineSpec(_Model):
     gpus: tuple[Whole | str, ...] | None = None
     gpus_per_trial: Whole | None = Field(default=None, ge=1)
     """GPUs of one launch: with more of them, several launches run at the same time."""
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[Annotated[str, BeforeValidator(_mount)], ...] = ()
     """`SOURCE:TARGET[:ro|rw]`, as docker writes them."""
     shm_size: str | None = None
     ipc: Literal["host", "private"] = "private"

@@ -223,11 +223,5 @@ def _runnable_anywhere(command: tuple[str, ...] | None) -> tuple[str, ...] | Non
 
 
 def _mount(text: str) -> Mount:
-    parts = text.split(":")
-    if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["ro"], ["rw"]):
-        raise InputError(
-            message=f"engine.mounts: `{text}` is no mount",
-            so="nothing was started",
-            hint="write SOURCE:TARGET or SOURCE:TARGET:rw",
-        )
-    return Mount(source=parts[0], target=parts[1], read_only=parts[2:] != ["rw"])
+    source, target, *mode = text.split(":")
+    return Mount(source=source, target=target, read_only=mode != ["rw"])

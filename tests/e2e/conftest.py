@@ -19,6 +19,9 @@ from typing import Any
 
 import pytest
 
+import autotune
+
+TESTS = Path(__file__).parents[1]
 PATIENCE_S = 30.0
 
 
@@ -178,6 +181,24 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def bench_in() -> Callable[[Path], Bench]:
     """Makes a bench in a folder, for studies that several tests look at."""
     return Bench
+
+
+@pytest.fixture(scope="session")
+def containers(docker_daemon: None) -> dict[str, Any]:
+    """What `engine:` of a study takes to run the simulated engine in containers."""
+    script, root = TESTS / "real_engine" / "host_image.py", Path(autotune.__file__).parents[1]
+    said = subprocess.run(
+        [sys.executable, script, "autotune-test-host:1", root],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    made = json.loads(said.stdout)
+    return {
+        "launcher": "docker",
+        "image": made["image"],
+        "command": [made["python"], "-m", "autotune.simulator", "serve"],
+        "gpus": [],
+        "mounts": [f"{mount['source']}:{mount['target']}" for mount in made["mounts"]],
+    }
 
 
 @pytest.fixture

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import docker
 import pytest
+
+from autotune.launch.container_options import LABEL_STUDY
 
 pytestmark = pytest.mark.e2e
 
@@ -80,3 +84,31 @@ def test_kill_9_with_two_servers_up_then_resume(bench: Any, looks: Any) -> None:
     looks.finish(tuner)
     assert len(list(bench.run_folder.glob("trials/*.partial"))) == 2
     assert_ends_well(bench, looks, kept)
+
+
+@pytest.fixture
+def names() -> Iterator[Callable[[str], list[str]]]:
+    """Names of a study's containers, running or not."""
+    client = docker.from_env()
+
+    def listed(study_id: str) -> list[str]:
+        found = client.api.containers(all=True, filters={"label": f"{LABEL_STUDY}={study_id}"})
+        return [entry["Names"][0] for entry in found]
+
+    yield listed
+    client.close()
+
+
+@pytest.mark.docker
+def test_two_containers_at_the_same_time_end_with_ctrl_c_and_the_study_goes_on(
+    bench: Any, looks: Any, containers: dict[str, Any], names: Callable[[str], list[str]]
+) -> None:
+    study = {**TWO, "engine": {**TWO["engine"], **containers}}
+    tuner = bench.start("tune", bench.write(**study), "--out", bench.run_folder)
+    looks.until(lambda: len(names(bench.study_id())) == 2, "two containers")
+    tuner.send_signal(signal.SIGINT)
+    said = looks.finish(tuner)
+    assert said.returncode == 130, said.stderr
+    assert names(bench.study_id()) == []
+    assert_ends_well(bench, looks, bench.outcomes())
+    assert names(bench.study_id()) == []

@@ -104,11 +104,6 @@ def test_knob_that_may_not_vary_here_keeps_the_value_it_runs_with(lab: Any) -> N
     assert study.target.args["block-size"] == 32
 
 
-def test_malformed_mount_is_refused(lab: Any) -> None:
-    with pytest.raises(InputError, match="`/models` is no mount"):
-        lab.prepare(engine={"kind": "simulated", "mounts": ["/models"]})
-
-
 def test_knob_set_by_environment_is_no_flag(lab: Any) -> None:
     knobs = {
         "max-num-seqs": {"type": "int", "values": [8, 16]},
