@@ -26,7 +26,7 @@ from autotune.search.guided_model import GuidedModel
 from autotune.search.optuna_proposer import OptunaProposer
 from autotune.search.proposer import Known, Proposal
 from autotune.search.risk import Risk, named_knobs
-from autotune.search.step_back import memory_direction, memory_order_of
+from autotune.search.step_back import knobs_of, memory_direction, memory_order_of
 from autotune.search.targets import (
     Limits,
     Seen,
@@ -95,10 +95,7 @@ class GuidedProposer:
         self._pool: CandidatePool | None = None
         order = memory_order_of(space, facts, "vllm")
         names = tuple(knob.name for knob in space.knobs)
-        share, need = (
-            frozenset(n for n in names if {n, self._choices.flag(n)} & {*flags})
-            for flags in (order.share, order.need)
-        )
+        share, need = (knobs_of(flags, self._choices) for flags in (order.share, order.need))
         self._knobs = {knob.flag or knob.name: knob.name for knob in space.knobs}
         ordered = frozenset(name for name in names if self._choices.is_ordered(name))
         self._risk = Risk(names, share=share, need=need, ordered=ordered)

@@ -7,7 +7,7 @@ safe side is worth a launch. Which knobs take memory is the engine's own fact (`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,10 +38,10 @@ class StepBack:
     """Remembers what failed and offers what undoes it; each failure once."""
 
     def __init__(self, choices: Choices, order: MemoryOrder) -> None:
-        flags = {name: choices.flag(name) for name in choices.names if choices.is_ordered(name)}
         self._choices = choices
-        self._share = [name for name, flag in flags.items() if flag in order.share]
-        self._need = [name for name, flag in flags.items() if flag in order.need]
+        ordered = [name for name in choices.names if choices.is_ordered(name)]
+        self._share = [name for name in ordered if name in knobs_of(order.share, choices)]
+        self._need = [name for name in ordered if name in knobs_of(order.need, choices)]
         self._waiting: list[tuple[Indices, Diagnosis, int]] = []
 
     def learn(self, indices: Indices, diagnosis: Diagnosis, *, depth: int) -> None:
@@ -132,6 +132,11 @@ def memory_order_of(space: SearchSpace, facts: Mapping[str, Json], default: str)
         need=tuple(dict.fromkeys(name for order in orders for name in order.need)),
         neutral=tuple(dict.fromkeys(name for order in orders for name in order.neutral)),
     )
+
+
+def knobs_of(flags: Collection[str], choices: Choices) -> frozenset[str]:
+    """The knobs that set one of these flags."""
+    return frozenset(name for name in choices.names if {name, choices.flag(name)} & {*flags})
 
 
 def is_near(indices: Indices, best: Indices | None) -> bool:

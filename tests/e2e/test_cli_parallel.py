@@ -24,7 +24,7 @@ TWO = {
 
 def assert_ends_well(bench: Any, looks: Any, kept: dict[str, bytes]) -> None:
     """Resume ends the study; nothing was lost, and no settings were measured twice."""
-    answer = bench.run("resume", bench.run_folder)
+    answer = bench.run("resume", bench.run_folder, timeout_s=180)
     assert answer.returncode in (0, 3), answer.stderr
     assert "Traceback" not in answer.stderr
     assert {name: data for name, data in bench.outcomes().items() if name in kept} == kept
@@ -105,7 +105,7 @@ def test_two_containers_at_the_same_time_end_with_ctrl_c_and_the_study_goes_on(
 ) -> None:
     study = {**TWO, "engine": {**TWO["engine"], **containers}}
     tuner = bench.start("tune", bench.write(**study), "--out", bench.run_folder)
-    looks.until(lambda: len(names(bench.study_id())) == 2, "two containers")
+    looks.until(lambda: len(names(bench.study_id())) == 2, "two containers", 90)
     tuner.send_signal(signal.SIGINT)
     said = looks.finish(tuner)
     assert said.returncode == 130, said.stderr
