@@ -22,7 +22,7 @@ import pytest
 import autotune
 
 TESTS = Path(__file__).parents[1]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def until(true: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
