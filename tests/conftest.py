@@ -5,9 +5,14 @@ test that is marked `docker` without a daemon.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,6 +21,7 @@ settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+TESTS = Path(__file__).parent
 _connect = socket.socket.connect
 
 
@@ -50,6 +56,20 @@ def docker_daemon() -> None:
             _connect(probe, path)
         except OSError as error:
             pytest.skip(f"no Docker daemon: {error}")
+
+
+@pytest.fixture(scope="session")
+def host_image(docker_daemon: None) -> dict[str, Any]:
+    """`image`, `python` and `mounts` that run this host's programs, ours and our tests included."""
+    import autotune
+
+    script, ours = TESTS / "real_engine" / "host_image.py", Path(autotune.__file__).parents[1]
+    said = subprocess.run(
+        [sys.executable, script, "autotune-test-host:1", ours, TESTS],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    made: dict[str, Any] = json.loads(said.stdout)
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -340,7 +340,7 @@ def _is_known(client: Any, container_id: str) -> bool:
     except NotFound:
         return False
     except (DockerException, *_NO_ANSWER):
-        return True
+        pass
     return True
 
 

@@ -95,7 +95,7 @@ class GuidedProposer:
         self._pool: CandidatePool | None = None
         order = memory_order_of(space, facts, "vllm")
         names = tuple(knob.name for knob in space.knobs)
-        share, need = (knobs_of(flags, self._choices) for flags in (order.share, order.need))
+        share, need = knobs_of(order.share, self._choices), knobs_of(order.need, self._choices)
         self._knobs = {knob.flag or knob.name: knob.name for knob in space.knobs}
         ordered = frozenset(name for name in names if self._choices.is_ordered(name))
         self._risk = Risk(names, share=share, need=need, ordered=ordered)

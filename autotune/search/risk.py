@@ -9,15 +9,16 @@ that ask for more of it, or allow less, are suspected along with the one that fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from autotune.canonical import Json
 from autotune.search.choices import Indices
+from autotune.search.step_back import Direction
 
 Array = np.ndarray[Any, Any]
 
@@ -68,13 +69,13 @@ class Risk:
         self,
         names: Sequence[str],
         *,
-        share: frozenset[str] = frozenset(),
-        need: frozenset[str] = frozenset(),
+        share: Collection[str] = (),
+        need: Collection[str] = (),
         ordered: frozenset[str] = frozenset(),
     ) -> None:
         self._names = tuple(names)
         self._share = [name in share for name in names]
-        self._hungry = np.array([name in share | need for name in names], dtype=bool)
+        self._hungry = np.array([name in share or name in need for name in names], dtype=bool)
         self._ordered = [name in ordered for name in names]
         self._served: list[Array] = []
         self._failures: list[_Failure] = []
@@ -88,7 +89,7 @@ class Risk:
         failed: bool,
         blamed: Sequence[str] = (),
         named: Sequence[str] = (),
-        memory: Literal["lower", "raise"] | None = None,
+        memory: Direction | None = None,
     ) -> None:
         """Take over a launch. `blamed`: knobs whose values together are certain to be at fault;
         `named`: those that the engine's words speak of, so that no others are suspected of being it
@@ -176,7 +177,7 @@ class Risk:
             found &= (column == position) | beyond
         return found
 
-    def _ways(self, memory: Literal["lower", "raise"] | None) -> list[int]:
+    def _ways(self, memory: Direction | None) -> list[int]:
         """Towards which values of each knob a failure speaks; without a known cause towards larger
         ones of what takes memory.
         """

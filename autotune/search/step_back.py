@@ -39,9 +39,10 @@ class StepBack:
 
     def __init__(self, choices: Choices, order: MemoryOrder) -> None:
         self._choices = choices
-        ordered = [name for name in choices.names if choices.is_ordered(name)]
-        self._share = [name for name in ordered if name in knobs_of(order.share, choices)]
-        self._need = [name for name in ordered if name in knobs_of(order.need, choices)]
+        self._share, self._need = (
+            [name for name in knobs_of(flags, choices) if choices.is_ordered(name)]
+            for flags in (order.share, order.need)
+        )
         self._waiting: list[tuple[Indices, Diagnosis, int]] = []
 
     def learn(self, indices: Indices, diagnosis: Diagnosis, *, depth: int) -> None:
@@ -134,9 +135,9 @@ def memory_order_of(space: SearchSpace, facts: Mapping[str, Json], default: str)
     )
 
 
-def knobs_of(flags: Collection[str], choices: Choices) -> frozenset[str]:
-    """The knobs that set one of these flags."""
-    return frozenset(name for name in choices.names if {name, choices.flag(name)} & {*flags})
+def knobs_of(flags: Collection[str], choices: Choices) -> tuple[str, ...]:
+    """The knobs that set one of these flags, in the space's order."""
+    return tuple(name for name in choices.names if {name, choices.flag(name)} & {*flags})
 
 
 def is_near(indices: Indices, best: Indices | None) -> bool:

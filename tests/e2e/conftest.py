@@ -19,9 +19,6 @@ from typing import Any
 
 import pytest
 
-import autotune
-
-TESTS = Path(__file__).parents[1]
 PATIENCE_S = 60.0
 
 
@@ -184,20 +181,14 @@ def bench_in() -> Callable[[Path], Bench]:
 
 
 @pytest.fixture(scope="session")
-def containers(docker_daemon: None) -> dict[str, Any]:
+def containers(host_image: dict[str, Any]) -> dict[str, Any]:
     """What `engine:` of a study takes to run the simulated engine in containers."""
-    script, root = TESTS / "real_engine" / "host_image.py", Path(autotune.__file__).parents[1]
-    said = subprocess.run(
-        [sys.executable, script, "autotune-test-host:1", root],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    made = json.loads(said.stdout)
     return {
         "launcher": "docker",
-        "image": made["image"],
-        "command": [made["python"], "-m", "autotune.simulator", "serve"],
+        "image": host_image["image"],
+        "command": [host_image["python"], "-m", "autotune.simulator", "serve"],
         "gpus": [],
-        "mounts": [f"{mount['source']}:{mount['target']}" for mount in made["mounts"]],
+        "mounts": [f"{mount['source']}:{mount['target']}" for mount in host_image["mounts"]],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -19,9 +20,10 @@ FACTS = replace(engine_facts("vllm"), help=(("--help",),), help_proof=("port", "
 
 
 @pytest.fixture
-def target(host_image: tuple[Mount, ...]) -> LaunchTarget:
+def target(host_image: dict[str, Any]) -> LaunchTarget:
     return LaunchTarget(
-        model="m", launcher="docker", image="autotune-test-host:1", mounts=host_image,
+        model="m", launcher="docker", image=host_image["image"],
+        mounts=tuple(Mount(**mount) for mount in host_image["mounts"]),
         command=(sys.executable, str(FAKE)),
     )  # fmt: skip
 
