@@ -65,6 +65,8 @@ class Play:
                 **changes.get("engine", {}),
             },
         }
+        # So short a replay may end early by chance; what is looked at here needs them whole
+        content["search"] = {"early_stop": "off", **content["search"]}
         path = self.folder / "study.yaml"
         path.write_text(json.dumps(content))
         clock, stop = SystemClock(), StopSignal()
