@@ -122,8 +122,7 @@ def facts_of(view: StudyView, trial: TrialView, *, role: Role = "best") -> Deplo
     engine = _engine_of(view, trial)
     workload = view.workload
     gpus = machine.get("gpus") or []
-    today, new = sides(view)
-    own = new if role == "best" and new and trial in _searched(view, new) else Side(trials=(trial,))
+    own, today = _beside(view, trial)
     startup = trial.metric(METRICS["startup_seconds"])
     story = tell(view)
     return DeployFacts(
@@ -162,9 +161,23 @@ def _engine_of(view: StudyView, trial: TrialView) -> Mapping[str, Json]:
     return found or view.engine
 
 
-def _searched(view: StudyView, side: Side) -> list[TrialView]:
-    candidates = {trial.record.candidate for trial in side.trials}
-    return [trial for trial in view.trials if trial.record.candidate in candidates]
+def _beside(view: StudyView, trial: TrialView) -> tuple[Side, Side | None]:
+    """The launches that speak for a trial's settings, and today's on the same traffic: pairs with
+    pairs, a launch of the search with the search's baseline. None for today's settings themselves.
+    """
+    today, new = sides(view)
+    if today is not None and _speaks_for(today, trial):
+        return today, None
+    if new is not None and _speaks_for(new, trial):
+        return new, today
+    baseline, own = view.baseline, Side(trials=(trial,))
+    if baseline is None or baseline.measurement is None or baseline.number == trial.number:
+        return own, None
+    return own, Side(trials=(baseline,))
+
+
+def _speaks_for(side: Side, trial: TrialView) -> bool:
+    return trial.record.candidate in {one.record.candidate for one in side.trials}
 
 
 def _metric(metric: MetricName, own: Side, today: Side | None) -> MetricFact:

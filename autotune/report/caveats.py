@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from autotune.report import reading
 from autotune.report.answer_words import answer_words
 from autotune.report.comparison import Row, compare, limit_states, sides
+from autotune.report.engines_compared import engine_results
+from autotune.report.figure import reason_text
 from autotune.report.numbers import MILLISECONDS, fixed, percent, quantity, share
 from autotune.report.verdict_words import limit_name, limit_text, value_text
 from autotune.report.view import StudyView
@@ -102,9 +104,10 @@ def _ended(view: StudyView) -> Banner | None:
 
 
 def doubts(view: StudyView) -> list[Doubt]:
-    """All doubts: urgent ones first, in the order answers, limits, transfer, measurement."""
+    """All doubts: urgent ones first, in the order answers, engines, limits, transfer, client."""
     found = [
         *_answers(view),
+        *_engines(view),
         *_limits(view),
         *_worse(view),
         *_simulated(view),
@@ -119,6 +122,23 @@ def doubts(view: StudyView) -> list[Doubt]:
 def _answers(view: StudyView) -> Iterator[Doubt]:
     words = answer_words(view)
     yield Doubt(code=words.code, text=words.text, urgent=words.urgent)
+
+
+def _engines(view: StudyView) -> Iterator[Doubt]:
+    """Engines of the study that the result says nothing of."""
+    for result in engine_results(view):
+        last = result.unmeasured
+        if result.tried and last is None:
+            continue
+        text = f"{result.title} was not launched, so not compared."
+        if last is not None:
+            many = f"none of its {result.tried} launches" if result.tried > 1 else "its one launch"
+            verb = "was" if result.tried > 1 else "was not"
+            why = last.record.message or reason_text(last)
+            text = (
+                f"{result.title} was not compared: {many} {verb} measured (#{last.number}: {why})."
+            )
+        yield Doubt(code="engine-not-measured", text=text, urgent=True)
 
 
 def _limits(view: StudyView) -> Iterator[Doubt]:

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from autotune.measure.comparison import Change, ConfirmPair, change_of
 from autotune.measure.quantiles import wilson_interval
+from autotune.report.numbers import Scale, place_beside
 from autotune.report.several_words import finalist_shown
 from autotune.report.view import StudyView, TrialView, metric_of
 from autotune.spec.vocabulary import METRICS, MetricName
@@ -275,6 +276,12 @@ def _row(view: StudyView, metric: MetricName, today: Side | None, new: Side | No
         new_interval=new.interval(metric) if new else None,
         change=change,
     )
+
+
+def row_place(row: Row, scale: Scale) -> int | None:
+    """The decimal place at which both values of a row are written."""
+    change = None if row.change is None else (row.change.low, row.change.high)
+    return place_beside(row.today, scale, (row.today_interval, row.new_interval), change)
 
 
 def _goal_beside(view: StudyView, metric: MetricName) -> Change | None:

@@ -20,7 +20,8 @@ _ALWAYS = ("ttft_p95", "tpot_p95", "e2e_p95", "output_throughput", "success_rate
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineResult:
     """One engine of a study. `best`: its best trial that meets every limit, None where there is
-    none. `tried`, `failed`: its launches of the search, the baseline's included.
+    none. `tried`, `failed`: its launches of the search, the baseline's included. `unmeasured`: the
+    last of its launches where not one served long enough to be judged.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class EngineResult:
     best: TrialView | None
     tried: int
     failed: int
+    unmeasured: TrialView | None = None
 
     @property
     def title(self) -> str:
@@ -37,6 +39,10 @@ class EngineResult:
     @property
     def settings(self) -> str:
         """What the best trial sets, in words."""
+        if self.tried == 0:
+            return "not launched"
+        if self.unmeasured is not None:
+            return "none of its launches could be measured"
         if self.best is None:
             return "no settings met every limit"
         params = self.best.record.params
@@ -61,6 +67,7 @@ def engine_results(view: StudyView) -> tuple[EngineResult, ...]:
         kind, version = str(about.get("kind")), about.get("version")
         trials = [trial for trial in view.searched if trial.record.params.get(ENGINE) == kind]
         record = best_trial([t.record for t in trials], view.objectives)
+        served = any(t.record.state == "measured" or t.record.stopped_early for t in trials)
         found.append(
             EngineResult(
                 kind=kind,
@@ -70,6 +77,7 @@ def engine_results(view: StudyView) -> tuple[EngineResult, ...]:
                 failed=sum(
                     t.record.state == "infeasible" and not t.record.stopped_early for t in trials
                 ),
+                unmeasured=trials[-1] if trials and not served else None,
             )
         )
     return tuple(found)

@@ -11,7 +11,15 @@ from autotune.canonical import Json
 from autotune.report import reading
 from autotune.report.caveats import noise_text
 from autotune.report.certainty import agreement, luck
-from autotune.report.comparison import LimitState, Row, Side, compare, limit_states, sides
+from autotune.report.comparison import (
+    LimitState,
+    Row,
+    Side,
+    compare,
+    limit_states,
+    row_place,
+    sides,
+)
 from autotune.report.numbers import Scale, bounds, count, duration, quantity, share
 from autotune.report.small_charts import change_axis, change_strip, strip_span
 from autotune.report.verdict_words import limit_text, traffic_words
@@ -191,11 +199,12 @@ def _sides_text(
 ) -> tuple[str, str, str, str]:
     if row is None:
         return "not measured", "not measured", "", ""
+    place = row_place(row, scale)
     return (
-        quantity(row.today, scale, row.today_interval),
-        quantity(row.new, scale, row.new_interval),
-        bounds(row.today, scale, row.today_interval, samples=samples[0]),
-        bounds(row.new, scale, row.new_interval, samples=samples[1]),
+        quantity(row.today, scale, row.today_interval, place=place),
+        quantity(row.new, scale, row.new_interval, place=place),
+        bounds(row.today, scale, row.today_interval, samples=samples[0], place=place),
+        bounds(row.new, scale, row.new_interval, samples=samples[1], place=place),
     )
 
 

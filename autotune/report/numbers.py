@@ -6,7 +6,7 @@ Rounding is for display only; everything is sorted and compared on full values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -107,6 +107,29 @@ def _place(value: float, low: float | None, high: float | None, digits: int) -> 
     return most if allowed is None else min(allowed, most)
 
 
+def place_beside(
+    today: float | None,
+    scale: Scale,
+    intervals: Iterable[tuple[float | None, float | None] | None],
+    change: tuple[float | None, float | None] | None = None,
+) -> int | None:
+    """The decimal place for two values that stand beside each other, so that neither is rounded
+    away from the other: what the interval of their ratio allows (`change`: its ends; `today`: what
+    they multiply), else the finer one of what their own intervals allow. None: nothing is known.
+    """
+    low, high = change or (None, None)
+    if today is not None and low is not None and high is not None:
+        allowed = place_of((high - low) / 2 * abs(today) * scale.factor)
+        if allowed is not None:
+            return allowed
+    places = [
+        place_of((high - low) / 2 * scale.factor)
+        for low, high in (interval or (None, None) for interval in intervals)
+        if low is not None and high is not None
+    ]
+    return max((place for place in places if place is not None), default=None)
+
+
 def share(value: float) -> str:
     """A share of one as per cent, with as many decimals as it takes not to read as 100 % or 0 %."""
     percent = 100.0 * value
@@ -126,10 +149,12 @@ def quantity(
     *,
     digits: int = _DIGITS,
     unit: bool = True,
+    place: int | None = None,
 ) -> str:
     """A value in base units as text: `1.39 s`. None reads `not measured`.
 
-    `interval` only decides the digits; `digits` is the most significant digits ever shown.
+    `interval` only decides the digits, `place` (of `place_beside`) outranks it; `digits` is the
+    most significant digits ever shown.
     """
     if value is None or not math.isfinite(value):
         return MISSING
@@ -137,7 +162,10 @@ def quantity(
         return share(value) if unit else share(value).removesuffix(" %")
     low, high = interval or (None, None)
     shown = value * scale.factor
-    place = _place(shown, _times(low, scale), _times(high, scale), digits)
+    if place is None:
+        place = _place(shown, _times(low, scale), _times(high, scale), digits)
+    else:
+        place = min(place, significant_place(shown, digits))
     if scale is PLAIN and float(value).is_integer():
         place = 0
     text = fixed(shown, place)
@@ -154,15 +182,22 @@ def bounds(
     interval: tuple[float | None, float | None] | None,
     *,
     samples: int | None = None,
+    place: int | None = None,
 ) -> str:
-    """A value's interval for a table: `[1.35, 1.43]`; a missing end is said in words."""
+    """A value's interval for a table: `[1.35, 1.43]`; a missing end is said in words. `place` as
+    for `quantity`.
+    """
     if value is None or interval is None or interval == (None, None):
         return ""
     low, high = interval
     if scale.unit == "%":
         shown = ["" if end is None else share(end).removesuffix(" %") for end in (low, high)]
     else:
-        place = _place(value * scale.factor, _times(low, scale), _times(high, scale), _DIGITS)
+        number = value * scale.factor
+        if place is None:
+            place = _place(number, _times(low, scale), _times(high, scale), _DIGITS)
+        else:
+            place = min(place, significant_place(number, _DIGITS))
         shown = ["" if end is None else fixed(end * scale.factor, place) for end in (low, high)]
     reason = f"not measurable with {count(samples)} requests" if samples else "not measurable"
     left, right = (text or reason for text in shown)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from autotune.report import reading
-from autotune.report.comparison import compare, sides
+from autotune.report.comparison import compare, row_place, sides
 from autotune.report.course import MOST_CURVES, drawn, timeline
 from autotune.report.figure import goal_words, mark_of, reason_text, state_word
 from autotune.report.first_screen import STANDING_WORDS
@@ -99,6 +99,7 @@ def compare_rows(view: StudyView) -> list[CompareRow]:
     rows = []
     for row in compare(view):
         scale = view.units.scale(row.metric)
+        place = row_place(row, scale)
         limit = row.limits[0] if row.limits else None
         state = STANDING_WORDS.get(limit.standing, "not measured") if limit else ""
         if limit is not None and limit.unbounded:
@@ -109,10 +110,12 @@ def compare_rows(view: StudyView) -> list[CompareRow]:
                 label=metric_label(row.metric),
                 definition=row.metric.title,
                 anchor=row.metric.family,
-                today=quantity(row.today, scale, row.today_interval),
-                new=quantity(row.new, scale, row.new_interval),
-                today_range=bounds(row.today, scale, row.today_interval, samples=samples[0]),
-                new_range=bounds(row.new, scale, row.new_interval, samples=samples[1]),
+                today=quantity(row.today, scale, row.today_interval, place=place),
+                new=quantity(row.new, scale, row.new_interval, place=place),
+                today_range=bounds(
+                    row.today, scale, row.today_interval, samples=samples[0], place=place
+                ),
+                new_range=bounds(row.new, scale, row.new_interval, samples=samples[1], place=place),
                 change=_change_text(row.metric, row.today, row.new)
                 or change_cell(row.metric, row.change),
                 limit=", ".join(limit_text(view, state) for state in row.limits),

@@ -13,14 +13,13 @@ from autotune.measure.comparison import Change
 from autotune.report.answer_words import answer_words, lossy_changes
 from autotune.report.comparison import (
     LimitState,
-    Side,
     goal_change,
     goal_values,
     limit_states,
     sides,
 )
 from autotune.report.near_misses import miss_sentences
-from autotune.report.numbers import duration, percent, quantity, share
+from autotune.report.numbers import duration, percent, place_beside, quantity, share
 from autotune.report.several_words import several_story
 from autotune.report.story import CONFIRM, KEEP, RUN, Story
 from autotune.report.view import StudyView, TrialView
@@ -100,9 +99,8 @@ def goal_sentence(view: StudyView, *, confirmed: bool) -> str | None:
     today, new = goal_values(view)
     if metric is None or change is None or today is None or new is None:
         return None
-    old, now = sides(view)
-    text = f"{sentence_start(metric_label(metric))} goes from {goal_text(view, today, old)}"
-    text += f" to {goal_text(view, new, now)}"
+    before, after = _goal_texts(view)
+    text = f"{sentence_start(metric_label(metric))} goes from {before} to {after}"
     text += f", {change_words(metric, change.ratio)}"
     spread = change_range(change)
     if not confirmed or view.verdict is None:
@@ -120,11 +118,21 @@ def traffic_words(view: StudyView) -> str:
     return "on the same traffic as the search"
 
 
-def goal_text(view: StudyView, value: float | None, side: Side | None = None) -> str:
-    """A value of the first objective in the report's unit; its side's interval gives the digits."""
-    scale = view.units.scale(view.metric)
-    interval = side.interval(view.metric) if side and view.metric else None
-    return quantity(value, scale, interval, digits=3 if interval else 2)
+def goal_text(view: StudyView, value: float | None) -> str:
+    """A value of the first objective in the report's unit."""
+    return quantity(value, view.units.scale(view.metric), digits=2)
+
+
+def _goal_texts(view: StudyView) -> tuple[str, str]:
+    """Today's value of the first objective and the new one, written to the same place."""
+    scale, change = view.units.scale(view.metric), goal_change(view)
+    known = [side.interval(view.metric) if side and view.metric else None for side in sides(view)]
+    today, new = goal_values(view)
+    ends = None if change is None else (change.low, change.high)
+    place = place_beside(today, scale, known, ends)
+    digits = 3 if any(known) else 2
+    before, after = (quantity(each, scale, digits=digits, place=place) for each in (today, new))
+    return before, after
 
 
 def _better(view: StudyView) -> Story:
@@ -213,14 +221,8 @@ def value_text(view: StudyView, state: LimitState) -> str:
 
 def _not_distinguishable(view: StudyView) -> Story:
     change = goal_change(view)
-    today, new = goal_values(view)
-    old, now = sides(view)
-    sentences = [
-        (
-            f"The best candidate measured {goal_text(view, new, now)} "
-            f"against {goal_text(view, today, old)}."
-        )
-    ]
+    before, after = _goal_texts(view)
+    sentences = [f"The best candidate measured {after} against {before}."]
     if change is not None:
         sentences += _difference(change)
     return Story(

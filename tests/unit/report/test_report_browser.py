@@ -43,6 +43,12 @@ def made(study: Any) -> Any:
     return written
 
 
+STICKING_OUT = """[...document.querySelectorAll(".box")].flatMap(box =>
+  [...box.querySelectorAll("td, th, li, p")]
+    .filter(one => one.getBoundingClientRect().right > box.getBoundingClientRect().right + 0.5)
+    .map(one => one.innerText))"""
+
+
 @pytest.fixture(params=WIDTHS)
 def page(request: pytest.FixtureRequest, browser: Browser, made: Any) -> Iterator[Page]:
     context = browser.new_context(
@@ -66,6 +72,20 @@ def test_nothing_sticks_out_and_nothing_moves(page: Page) -> None:
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
     assert page.evaluate(SHIFTS) < 0.05
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_open_ends_of_intervals_stay_inside_their_box(
+    browser: Browser, study: Any, width: int
+) -> None:
+    """Few requests and no pairs: the table then holds words where there is no end."""
+    made = study(requests=60).search(6)
+    build_report(made.path)
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((made.path / "report.html").as_uri())
+    assert "not measurable with" in page.locator(".goal-table").inner_text()
+    assert page.evaluate(STICKING_OUT) == []
+    page.close()
 
 
 def test_the_first_screen_answers(page: Page, made: Any) -> None:

@@ -152,3 +152,28 @@ def test_outcomes_are_said_in_everyday_words() -> None:
     assert outcome_phrase(TTFT, 0.35) == "the first token comes in about a third of the time"
     assert outcome_phrase(TTFT, 0.88) == "the wait for the first token is 12 % shorter"
     assert outcome_phrase(THROUGHPUT, 1.5) == "output per second is 50 % higher"
+
+
+@given(today=positive, ratio=st.floats(0.2, 5), half=st.floats(0.001, 0.2))
+def test_values_beside_each_other_are_not_rounded_away_from_their_change(
+    today: float, ratio: float, half: float
+) -> None:
+    change = (ratio - half, ratio + half)
+    place = numbers.place_beside(today, SECONDS, [(0.1 * today, 3 * today), None], change)
+    assert place is not None
+    texts = [
+        numbers.quantity(value, SECONDS, unit=False, digits=9, place=place)
+        for value in (today, ratio * today)
+    ]
+    # Both are off by less than half of what the change itself is unsure by
+    for text, value in zip(texts, (today, ratio * today), strict=True):
+        assert abs(parsed(text) - value) <= half * today / 2
+
+
+def test_two_values_in_a_row_have_one_decimal_place() -> None:
+    wide, narrow = (0.0813, 0.1952), (0.0799, 0.1301)
+    place = numbers.place_beside(0.1147, MILLISECONDS, [wide, narrow])
+    assert numbers.quantity(0.1147, MILLISECONDS, wide, place=place) == "115 ms"
+    assert numbers.quantity(0.1049, MILLISECONDS, narrow, place=place) == "105 ms"
+    assert numbers.bounds(0.1147, MILLISECONDS, wide, place=place) == "[81, 195]"
+    assert numbers.place_beside(0.1147, MILLISECONDS, [None, (None, 0.2)]) is None

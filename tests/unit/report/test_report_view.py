@@ -10,7 +10,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autotune.report.caveats import doubts
 from autotune.report.comparison import compare, limit_states, sides, success_interval
+from autotune.report.engines_compared import engine_results
 from autotune.report.fact_tables import environment_rows
 from autotune.report.html import render
 from autotune.report.show import show_json, trial_json
@@ -97,6 +99,30 @@ def test_the_environment_names_what_all_engines_are_and_what_they_share_once(stu
     assert rows["engine version"] == "0.26.0 and 0.5.13"
     assert rows["image"] == fingerprint["engine"]["image"]
     assert rows["launcher"] == "docker"
+
+
+def test_an_engine_that_was_never_measured_is_a_doubt_and_no_miss_of_limits(study: Make) -> None:
+    made = study(requests=60)
+    made.measured({"engine": "vllm"}, ttft=0.5, tpot=0.02, role="baseline")
+    made.measured({"engine": "vllm", "max-num-seqs": 64}, ttft=0.4, tpot=0.02)
+    fingerprint = json.loads((made.path / "fingerprint.json").read_text())
+    others = [{"kind": kind, "version": "0.5.13"} for kind in ("sglang", "generic")]
+    fingerprint["engines"] = [{"kind": "vllm", "version": "0.26.0"}, *others]
+    made.json("fingerprint.json", fingerprint)
+    made.failed({"engine": "sglang"})
+    view = load_view(made.path)
+    found = [doubt for doubt in doubts(view) if doubt.code == "engine-not-measured"]
+    assert all(doubt.urgent for doubt in found)
+    assert [doubt.text.partition(":")[0] for doubt in found] == [
+        "SGLang 0.5.13 was not compared",
+        "generic 0.5.13 was not launched, so not compared.",
+    ]
+    assert view.trials[2].record.message in found[0].text
+    assert "#2" in found[0].text
+    told = {result.kind: result.settings for result in engine_results(view)}
+    assert told["sglang"] == "none of its launches could be measured"
+    assert told["generic"] == "not launched"
+    assert "max-num-seqs" in told["vllm"]
 
 
 def test_show_json_keeps_its_contract(study: Make) -> None:
