@@ -167,7 +167,15 @@ def _limited(study: PreparedStudy) -> list[MetricName]:
 
 def _window(study: PreparedStudy) -> list[tuple[str, str]]:
     words = window_words(_limited(study), len(study.search_trace.requests))
-    return [("tells", words)] if words else []
+    if not words:
+        return []
+    return [
+        ("tells", words),
+        (
+            "",
+            "of such traffic; changes are told finer, as all launches replay the same requests",
+        ),
+    ]
 
 
 def _held_out(study: PreparedStudy) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from autotune.report.comparison import LimitState, limit_states, sides
 from autotune.report.figure import (
+    DRAWN,
     Figure,
     changes_text,
     goal_words,
@@ -106,12 +107,10 @@ def _time_axis(view: StudyView) -> tuple[Axis, dict[int, float]]:
 
 
 def _history_marks(view: StudyView, plot: Plot, places: dict[int, float], factor: float) -> None:
-    # The recommended one is drawn last, so that nothing covers it.
-    order = {"failed": 0, "breaks": 1, "other": 2, "baseline": 3, "best": 4}
-    for trial in sorted(view.searched, key=lambda t: order[mark_of(view, t)]):
+    for trial in sorted(view.searched, key=lambda t: DRAWN[mark_of(view, t)]):
         goal, at, kind = view.goal(trial), places[trial.number], mark_of(view, trial)
         if goal is None:
-            plot.rug(at, tip(view, trial))
+            plot.rug(at, tip(view, trial), "ended" if kind == "ended" else "failed")
             continue
         plot.mark(kind, at, goal * factor, tip(view, trial))
         if kind in {"baseline", "best"}:
@@ -156,11 +155,13 @@ def _history_title(view: StudyView) -> str:
 
 
 def _history_words(view: StudyView) -> str:
-    failed = sum(trial.record.state != "measured" for trial in view.searched)
+    kinds = [mark_of(view, trial) for trial in view.searched]
+    failed, ended = kinds.count("failed"), kinds.count("ended")
     breaks = sum(not trial.record.feasible for trial in view.measured)
     return (
         f"{plural(len(view.measured), 'measured trial')} over time, {breaks} of them breaking a "
-        f"limit, and {failed} failed. The numbers are in the table below the figure."
+        f"limit; {ended} ended early and {failed} failed. The numbers are in the table below the "
+        "figure."
     )
 
 
@@ -259,8 +260,7 @@ def _scatter(
         )
     front = _front([(a, b) for trial, a, b in points if trial.record.feasible])
     plot.steps([(a * factors[0], b * factors[1]) for a, b in front], "front")
-    order = {"failed": 0, "breaks": 1, "other": 2, "baseline": 3, "best": 4}
-    for trial, a, b in sorted(points, key=lambda point: order[mark_of(view, point[0])]):
+    for trial, a, b in sorted(points, key=lambda point: DRAWN[mark_of(view, point[0])]):
         kind = mark_of(view, trial)
         plot.mark(kind, a * factors[0], b * factors[1], tip(view, trial))
         if kind in {"baseline", "best"}:
@@ -335,7 +335,9 @@ def failure_sentence(view: StudyView) -> str:
     failed = [trial for trial in view.trials if trial.record.state != "measured"]
     if not failed:
         return "No trial failed."
-    reasons = [reason_text(trial) for trial in failed]
+    reasons = [
+        "ended early" if trial.record.stopped_early else reason_text(trial) for trial in failed
+    ]
     most = max(sorted(set(reasons)), key=reasons.count)
     number = reasons.count(most)
     of_them = "all" if number == len(failed) else f"{number}"

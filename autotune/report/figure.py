@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -55,9 +57,17 @@ def mark_of(view: StudyView, trial: TrialView) -> Mark:
         return "baseline"
     if view.rival is not None and trial.number == view.rival.number:
         return "best"
+    if trial.record.stopped_early:
+        return "ended"
     if trial.record.state != "measured":
         return "failed"
     return "other" if trial.record.feasible else "breaks"
+
+
+DRAWN: Mapping[Mark, int] = MappingProxyType(
+    {"failed": 0, "ended": 0, "breaks": 1, "other": 2, "baseline": 3, "best": 4}
+)
+"""The order of marks in a figure: what matters is drawn last, so that nothing covers it."""
 
 
 def legend(view: StudyView, trials: tuple[TrialView, ...]) -> tuple[tuple[Mark, str], ...]:
@@ -70,6 +80,7 @@ def legend(view: StudyView, trials: tuple[TrialView, ...]) -> tuple[tuple[Mark, 
         "best": best,
         "other": "limits hold",
         "breaks": "breaks a limit",
+        "ended": "ended early",
         "failed": "failed",
     }
     present = {mark_of(view, trial) for trial in trials}
@@ -89,7 +100,8 @@ def goal_words(view: StudyView, trial: TrialView) -> str:
     """A trial's goal value in the report's unit, or why there is none."""
     value = view.goal(trial)
     if value is None:
-        return f"failed ({reason_text(trial)})" if trial.record.state != "measured" else "no value"
+        measured = trial.record.state == "measured"
+        return "no value" if measured else f"{state_word(trial)} ({reason_text(trial)})"
     metric = view.metric
     interval = trial.interval(metric) if metric else None
     return quantity(value, view.units.scale(metric), interval)

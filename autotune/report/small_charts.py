@@ -13,7 +13,7 @@ from autotune.canonical import Json, canonical_json
 from autotune.measure.comparison import Change
 from autotune.report.charts import better_words, goal_label, trade_metrics, with_unit
 from autotune.report.comparison import limit_states, sides
-from autotune.report.figure import Figure, goal_words, legend, mark_of, tip
+from autotune.report.figure import DRAWN, Figure, goal_words, legend, mark_of, tip
 from autotune.report.latency import FEWEST_REQUESTS, Curve
 from autotune.report.numbers import Scale, percent, quantity
 from autotune.report.svg import Axis, Mark, Plot, axis, categories
@@ -279,12 +279,11 @@ def _knob_panel(view: StudyView, name: str, values: Sequence[Json]) -> Markup:
     y = axis(goals, (144, 26), with_unit(goal_label(view), scale), ticks=4)
     plot = Plot(330, 206, x, y, floor=164)
     plot.frame()
-    order = {"failed": 0, "breaks": 1, "other": 2, "baseline": 3, "best": 4}
     for index, value in enumerate(values):
-        for trial in sorted(_with_value(view, name, value), key=lambda t: order[mark_of(view, t)]):
+        for trial in sorted(_with_value(view, name, value), key=lambda t: DRAWN[mark_of(view, t)]):
             goal, kind = view.goal(trial), mark_of(view, trial)
             if goal is None:
-                plot.rug(index, tip(view, trial))
+                plot.rug(index, tip(view, trial), "ended" if kind == "ended" else "failed")
             else:
                 plot.mark(kind, index, goal * scale.factor, tip(view, trial))
     title = f"{goal_label(view)} by {name}"

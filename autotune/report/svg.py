@@ -1,7 +1,7 @@
 """Drawing primitives: axes and marks as inline SVG text. Colours are CSS classes of the page.
 
 A mark's shape carries its meaning (square: baseline, diamond: recommended, circle: other, cross:
-breaks a limit, triangle: failed); colour only repeats it.
+breaks a limit, triangle: failed, pointing down: ended early); colour only repeats it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from autotune.report.reading import clean
 
-Mark = Literal["baseline", "best", "other", "breaks", "failed"]
+Mark = Literal["baseline", "best", "other", "breaks", "failed", "ended"]
 _LOG_FROM = 20.0
 _MARGIN_SHARE = 0.06
 
@@ -162,9 +162,9 @@ class Plot:
         title = f"<title>{escape(clean(tip))}</title>" if tip else ""
         self.raw(f'<g class="mark {kind}">{title}{_SHAPES[kind](px, py)}</g>')
 
-    def rug(self, x: float, tip: str) -> None:
-        """A failure: a triangle between the data and the axis line."""
-        self.mark_at("failed", self.x.at(x), self.floor - 9, tip)
+    def rug(self, x: float, tip: str, kind: Mark = "failed") -> None:
+        """A trial without a value: a triangle between the data and the axis line."""
+        self.mark_at(kind, self.x.at(x), self.floor - 9, tip)
 
     def line(self, points: Sequence[tuple[float, float]], css: str) -> None:
         """A straight-line path through data points."""
@@ -252,10 +252,15 @@ def _triangle(x: float, y: float) -> str:
     return f'<path d="M{x:.1f} {y - 5:.1f} l5 9 l-10 0 z"/>'
 
 
+def _pointing_down(x: float, y: float) -> str:
+    return f'<path d="M{x:.1f} {y + 4:.1f} l-5 -9 l10 0 z"/>'
+
+
 _SHAPES: dict[Mark, Callable[[float, float], str]] = {
     "baseline": _square,
     "best": _diamond,
     "other": _circle,
     "breaks": _cross,
     "failed": _triangle,
+    "ended": _pointing_down,
 }

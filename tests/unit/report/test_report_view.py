@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.report.caveats import doubts
+from autotune.report.charts import history
 from autotune.report.comparison import compare, limit_states, sides, success_interval
 from autotune.report.engines_compared import engine_results
 from autotune.report.fact_tables import environment_rows
+from autotune.report.figure import goal_words, mark_of
 from autotune.report.html import render
 from autotune.report.show import show_json, trial_json
 from autotune.report.view import load_view
@@ -123,6 +125,22 @@ def test_an_engine_that_was_never_measured_is_a_doubt_and_no_miss_of_limits(stud
     assert told["sglang"] == "none of its launches could be measured"
     assert told["generic"] == "not launched"
     assert "max-num-seqs" in told["vllm"]
+
+
+def test_a_launch_that_was_ended_early_is_drawn_and_told_apart_from_a_failure(study: Make) -> None:
+    made = study(requests=60).search(4)
+    made.failed({"max-num-seqs": 64})
+    early = {"rule": "cannot_beat_best", "key": "cannot_beat_best"}
+    made.failed({"max-num-seqs": 128}, reason="cannot_beat_best", stopped_early=early)
+    view = load_view(made.path)
+    failed, ended = view.trials[-2:]
+    assert (mark_of(view, failed), mark_of(view, ended)) == ("failed", "ended")
+    assert goal_words(view, failed) == "failed (out of memory)"
+    assert goal_words(view, ended) == "ended early (cannot beat best)"
+    figure = history(view)
+    assert {("failed", "failed"), ("ended", "ended early")} <= set(figure.legend)
+    assert sum(picture.count('class="mark ended"') for picture in figure.pictures) == 1
+    assert "1 ended early and 1 failed" in str(figure.pictures[0])
 
 
 def test_show_json_keeps_its_contract(study: Make) -> None:
