@@ -13,7 +13,7 @@ from autotune.canonical import Json, canonical_json
 from autotune.measure.comparison import Change
 from autotune.report.charts import better_words, goal_label, trade_metrics, with_unit
 from autotune.report.comparison import limit_states, sides
-from autotune.report.figure import DRAWN, Figure, goal_words, legend, mark_of, tip
+from autotune.report.figure import DRAWN, Figure, goal_words, legend, mark_of, state_word, tip
 from autotune.report.latency import FEWEST_REQUESTS, Curve
 from autotune.report.numbers import Scale, percent, quantity
 from autotune.report.svg import Axis, Mark, Plot, axis, categories
@@ -266,7 +266,12 @@ def _value_rows(
         fit = [t for t in trials if t.record.feasible and view.goal(t) is not None]
         sign = -1 if view.maximized else 1
         best = min(fit, key=lambda t: sign * (view.goal(t) or 0.0), default=None)
-        words = f"{goal_words(view, best)} (#{best.number})" if best else "none within the limits"
+        if best is not None:
+            words = f"{goal_words(view, best)} (#{best.number})"
+        elif any(t.record.state == "measured" for t in trials):
+            words = "none within the limits"
+        else:
+            words = " or ".join(sorted({state_word(t) for t in trials}))
         rows.append((name, setting(value), len(trials), words))
     return rows
 
