@@ -180,11 +180,19 @@ def plan(
 
 
 @app.command()
-def resume(directory: Directory, progress: Show = "auto", as_json: AsJson = False) -> None:
-    """Continue a study after any kind of death."""
+def resume(
+    directory: Directory,
+    budget: BudgetTime = None,
+    trials: Trials = None,
+    repeats: Repeats = None,
+    progress: Show = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Continue a study after any kind of death, or beyond its end with a larger budget."""
     from autotune.cli import tuning
 
-    raise typer.Exit(tuning.resume(directory, progress=progress, as_json=as_json))
+    flags = study_flags(locals())
+    raise typer.Exit(tuning.resume(directory, flags, progress=progress, as_json=as_json))
 
 
 @app.command()

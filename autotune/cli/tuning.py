@@ -8,8 +8,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from autotune.canonical import Json
 from autotune.cli.closing import closing_block
 from autotune.cli.console import result, result_json, say, say_plan, talk
 from autotune.cli.dashboard import LiveView
@@ -24,7 +26,9 @@ from autotune.report.show import show_json
 from autotune.report.view import load_view
 from autotune.space.study_space import open_study
 from autotune.study.directory import StudyDirectory
+from autotune.study.edited import check_unedited
 from autotune.study.events import Observer
+from autotune.study.extending import limits_of
 from autotune.study.lossy import UNCHECKED
 from autotune.study.prepare import PreparedStudy, check, prepare
 from autotune.study.run import run_study
@@ -68,13 +72,17 @@ def tune(
                 as_json=as_json)  # fmt: skip
 
 
-def resume(path: Path, *, progress: str, as_json: bool) -> int:
-    """Continue a study after any kind of end. Returns the exit code."""
+def resume(path: Path, flags: Mapping[str, Any], *, progress: str, as_json: bool) -> int:
+    """Continue a study after any kind of end, with a changed budget if flags say so. Returns the
+    exit code.
+    """
     clock, stop = SystemClock(), StopSignal()
     directory = StudyDirectory.existing(path)
+    limits = limits_of(flags)
+    check_unedited(directory, limits)
     study = read_snapshot(directory, clock=clock, stop=stop)
     return _run(study, directory, clock=clock, stop=stop, progress=progress, fresh=False,
-                as_json=as_json)  # fmt: skip
+                limits=limits, as_json=as_json)  # fmt: skip
 
 
 def new_directory(name: str, clock: Clock) -> Path:
@@ -98,6 +106,7 @@ def _run(
     progress: str,
     fresh: bool,
     as_json: bool,
+    limits: Mapping[str, Json] = MappingProxyType({}),
 ) -> int:
     date = clock.utcnow().date().isoformat()
 
@@ -111,7 +120,7 @@ def _run(
         with made(directory.path), observers(directory.path, progress) as watching:
             end = run_study(
                 study, directory, clock=clock, stop=stop, observers=watching,
-                render_script=render, fresh=fresh,
+                render_script=render, fresh=fresh, limits=limits,
             )  # fmt: skip
         finish(directory.path)
     return conclude(directory.path, end, as_json=as_json)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
+from autotune.canonical import Json
 from autotune.clock import Clock, StopSignal
 from autotune.engines.plan import LaunchPlan
 from autotune.errors import InputError
@@ -13,6 +15,7 @@ from autotune.search.proposer import Proposer
 from autotune.study.directory import StudyDirectory
 from autotune.study.engine_judges import EngineFits
 from autotune.study.events import Observer
+from autotune.study.extending import extend
 from autotune.study.memory_fit import Fits, memory_fit
 from autotune.study.phases import phase_history
 from autotune.study.prepared import PreparedStudy
@@ -34,8 +37,10 @@ def run_study(
     observers: Sequence[Observer],
     render_script: Callable[[LaunchPlan, int], str],
     fresh: bool,
+    limits: Mapping[str, Json] = MappingProxyType({}),
 ) -> StudyEnd:
-    """Run a study to its end. `fresh`: the directory is new; else what it holds is continued.
+    """Run a study to its end. `fresh`: the directory is new; else what it holds is continued, with
+    other `limits` (of `extending.limits_of`) where some are given.
 
     Raises InputError when another run holds the directory, a fresh one holds a study already, or
     what a launch needs is not there any more, and EnvironmentFault when leftovers of a killed run
@@ -43,6 +48,7 @@ def run_study(
     """
     with directory.locked():
         notes = _written(study, directory, clock) if fresh else _taken_over(study, directory)
+        study, changed = extend(study, directory, limits)
         events = EventStream(clock, directory, observers)
         fits = _fits(study)
         fit: Fits | None = EngineFits(fits) if study.sides else fits[None]
@@ -73,7 +79,7 @@ def run_study(
             fit=fit,
             reasons=study.first.reasons,
         )
-        for note in notes:
+        for note in (*notes, *changed):
             events.emit("note", message=note)
         return runner.run()
 

@@ -1,4 +1,5 @@
-"""A study as files: all that `resume`, `report` and `script` need, written once at the start.
+"""A study as files: all that `resume`, `report` and `script` need, written once at the start; only
+its limits may change later (`extending`).
 
 `study.yaml` is the resolved study for people, `study.json` the same for programs, the workload lies
 beside them as replayed. Resuming reads nothing else, so a study survives changes of its sources.
@@ -41,6 +42,7 @@ from autotune.workload.writer import digest, write_trace
 
 SEARCH, HELD_OUT = "workload.jsonl.zst", "held-out.jsonl.zst"
 PRIMING, HELD_OUT_PRIMING = "priming.jsonl.zst", "held-out-priming.jsonl.zst"
+STUDY_FILE = "study.yaml"
 SCHEMA = 1
 
 
@@ -62,8 +64,7 @@ def write_snapshot(study: PreparedStudy, directory: StudyDirectory, *, started_a
             write_trace(folder / name, replace(selection.search, requests=tuple(primers)))
     spec = study_json(study)
     header = f"# {study.spec.name} as resolved on {started_at} by autotune {__version__}\n"
-    body = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=100)
-    write_text(folder / "study.yaml", header + body)
+    write_text(folder / STUDY_FILE, study_yaml(header, spec))
     write_json(folder / "fingerprint.json", fingerprint(study, started_at))
     write_json(
         folder / "study.json",
@@ -83,6 +84,11 @@ def write_snapshot(study: PreparedStudy, directory: StudyDirectory, *, started_a
             },
         },
     )
+
+
+def study_yaml(header: str, spec: Mapping[str, Json]) -> str:
+    """The text of `study.yaml`: a comment, and the study as it reads back."""
+    return header + yaml.safe_dump(dict(spec), sort_keys=False, allow_unicode=True, width=100)
 
 
 def read_snapshot(directory: StudyDirectory, *, clock: Clock, stop: StopSignal) -> PreparedStudy:

@@ -320,3 +320,39 @@ def test_study_directory_of_a_torn_start(folder: Path, refused: Callable[..., st
     (folder / "run" / "study.json").write_text('{"schema": 1, "study_id"')
     for command in ("resume", "verify"):
         assert "study.json" in refused(command, "run") or command == "verify"
+
+
+@pytest.fixture
+def begun(folder: Path) -> Path:
+    """A study directory, as far as it is looked at before anything is read of the study itself."""
+    (folder / "run").mkdir()
+    (folder / "run" / "study.json").write_text(json.dumps({"schema": 1, "spec": study()}))
+    (folder / "run" / "study.yaml").write_text("# bad\n" + json.dumps(study()))
+    return folder / "run"
+
+
+@pytest.mark.parametrize("words", [[], ["--trials", "5"], ["--budget", "8h"]], ids=" ".join)
+def test_a_study_whose_file_was_edited_is_not_resumed(
+    begun: Path, refused: Callable[..., str], words: list[str]
+) -> None:
+    (begun / "study.yaml").write_text(json.dumps({**study(), "budget": {"trials": 4}}))
+    before = {path: path.read_bytes() for path in begun.iterdir()}
+    said = refused("resume", "run", *words)
+    assert "run/study.yaml was changed after the study had begun" in said
+    assert "budget.trials: 3 then, 4 now" in said
+    assert "undo the change, or say it: `autotune resume run --trials 4`" in said
+    (begun / "study.yaml").write_text(json.dumps({**study(), "objective": "minimize tpot_p95"}))
+    said = refused("resume", "run", *words)
+    assert "objective: minimize ttft_p95 then, minimize tpot_p95 now" in said
+    assert "`autotune tune run/study.yaml --out ANOTHER_FOLDER`" in " ".join(said.split())
+    before.pop(begun / "study.yaml")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1h", "9999d", "8hours"])
+def test_a_budget_that_tune_would_not_take_is_not_taken_by_resume(
+    begun: Path, refused: Callable[..., str], value: str
+) -> None:
+    before = {path: path.read_bytes() for path in begun.iterdir()}
+    assert "the flags: `budget.time`" in refused("resume", "run", f"--budget={value}")
+    assert {path: path.read_bytes() for path in begun.iterdir()} == before

@@ -98,6 +98,11 @@ def test_two_runs_on_one_directory_are_refused(bench: Any, looks: Any) -> None:
     assert second.returncode == 2
     assert "is being run already" in second.stderr
     assert f"pid {tuner.pid}" in second.stderr
+    files = [bench.run_folder / name for name in ("study.json", "study.yaml")]
+    before = [path.read_bytes() for path in files]
+    longer = bench.run("resume", bench.run_folder, "--trials", "9", "--budget", "8h")
+    assert (longer.returncode, longer.stderr) == (2, second.stderr)
+    assert [path.read_bytes() for path in files] == before
     third = bench.run("tune", study, "--out", bench.run_folder)
     assert third.returncode == 2
     assert "there is a study in" in third.stderr

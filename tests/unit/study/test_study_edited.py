@@ -10,10 +10,12 @@ import yaml
 from autotune.errors import InputError
 from autotune.study.directory import StudyDirectory
 from autotune.study.edited import check_unedited
+from autotune.study.extending import limits_of
 
 SPEC: dict[str, Any] = {
     "name": "a",
-    "budget": {"trials": 10, "time": None},
+    "budget": {"trials": 10, "time": 3600.0, "gpu_hours": None},
+    "search": {"sampler": "qmc", "repeats": 3},
     "space": {
         "engine": "vllm",
         "knobs": {
@@ -70,6 +72,64 @@ def test_other_keys_are_found_too(directory: StudyDirectory) -> None:
         "name: a then, b now",
         'quality: nothing then, {"check":"none"} now',
     ]
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "found", "options"),
+    [
+        ("budget", {"trials": 12}, ["budget.trials: 10 then, 12 now"], "--trials 12"),
+        ("budget", {"time": "1h30m"}, ["budget.time: 3600.0 then, 1h30m now"], "--budget 1h30m"),
+        ("search", {"repeats": 0}, ["search.repeats: 3 then, 0 now"], "--repeats 0"),
+        (
+            "budget",
+            {"time": 7200, "trials": 5},
+            ["budget.trials: 10 then, 5 now", "budget.time: 3600.0 then, 7200 now"],
+            "--trials 5 --budget 2h",
+        ),
+    ],
+)
+def test_what_resume_can_change_is_offered_as_its_options(
+    directory: StudyDirectory,
+    section: str,
+    changes: dict[str, Any],
+    found: list[str],
+    options: str,
+) -> None:
+    write(directory.path, {**SPEC, section: {**SPEC[section], **changes}})
+    with pytest.raises(InputError) as caught:
+        check_unedited(directory)
+    assert [problem.message for problem in caught.value.problems] == found
+    hint = f"undo the change, or say it: `autotune resume {directory.path} {options}`"
+    assert caught.value.hint == hint
+    said = limits_of({f"{section}.{key}": value for key, value in changes.items()})
+    check_unedited(directory, said)
+    with pytest.raises(InputError):
+        check_unedited(directory, {**said, next(iter(said)): 99})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"budget": {**SPEC["budget"], "trials": 12}, "name": "b"},
+        {"budget": {**SPEC["budget"], "gpu_hours": 2}},
+        {"budget": {**SPEC["budget"], "trials": -1}},
+        {"budget": {"trials": 10}},
+        {"budget": None},
+        {"search": {**SPEC["search"], "sampler": "tpe", "repeats": 4}},
+    ],
+    ids=str,
+)
+def test_what_its_options_cannot_say_is_no_case_for_them(
+    directory: StudyDirectory, changed: dict[str, Any]
+) -> None:
+    write(directory.path, {**SPEC, **changed})
+    assert problems(directory)
+
+
+def test_values_that_only_yaml_has_are_edits_like_others(directory: StudyDirectory) -> None:
+    text = (directory.path / "study.yaml").read_text().replace("name: a", "name: 2026-01-01")
+    (directory.path / "study.yaml").write_text(text)
+    assert problems(directory) == ["name: a then, 2026-01-01 now"]
 
 
 @pytest.mark.parametrize("text", [None, "no: [mapping", "just words"])
