@@ -132,12 +132,10 @@ def _engines(view: StudyView) -> Iterator[Doubt]:
             continue
         text = f"{result.title} was not launched, so not compared."
         if last is not None:
-            many = f"none of its {result.tried} launches" if result.tried > 1 else "its one launch"
-            verb = "was" if result.tried > 1 else "was not"
+            several = f"none of its {result.tried} launches was measured"
+            which = several if result.tried > 1 else "its one launch was not measured"
             why = last.record.message or reason_text(last)
-            text = (
-                f"{result.title} was not compared: {many} {verb} measured (#{last.number}: {why})."
-            )
+            text = f"{result.title} was not compared: {which} (#{last.number}: {why})."
         yield Doubt(code="engine-not-measured", text=text, urgent=True)
 
 

@@ -110,7 +110,7 @@ def _history_marks(view: StudyView, plot: Plot, places: dict[int, float], factor
     for trial in sorted(view.searched, key=lambda t: DRAWN[mark_of(view, t)]):
         goal, at, kind = view.goal(trial), places[trial.number], mark_of(view, trial)
         if goal is None:
-            plot.rug(at, tip(view, trial), "ended" if kind == "ended" else "failed")
+            plot.rug(at, tip(view, trial), kind)
             continue
         plot.mark(kind, at, goal * factor, tip(view, trial))
         if kind in {"baseline", "best"}:
@@ -336,7 +336,7 @@ def failure_sentence(view: StudyView) -> str:
     if not failed:
         return "No trial failed."
     reasons = [
-        "ended early" if trial.record.stopped_early else reason_text(trial) for trial in failed
+        state_word(trial) if trial.record.stopped_early else reason_text(trial) for trial in failed
     ]
     most = max(sorted(set(reasons)), key=reasons.count)
     number = reasons.count(most)

@@ -201,8 +201,8 @@ def _sides_text(
         return "not measured", "not measured", "", ""
     place = row_place(row, scale)
     return (
-        quantity(row.today, scale, row.today_interval, place=place),
-        quantity(row.new, scale, row.new_interval, place=place),
+        quantity(row.today, scale, place=place),
+        quantity(row.new, scale, place=place),
         bounds(row.today, scale, row.today_interval, samples=samples[0], place=place),
         bounds(row.new, scale, row.new_interval, samples=samples[1], place=place),
     )

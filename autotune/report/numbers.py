@@ -98,12 +98,15 @@ def fixed(value: float, place: int) -> str:
     return f"{rounded:,.{max(place, 0)}f}".replace("-", MINUS)
 
 
-def _place(value: float, low: float | None, high: float | None, digits: int) -> int:
-    """Digits from the interval where it has two ends, never more than `digits` significant ones."""
+def _place(
+    value: float, low: float | None, high: float | None, digits: int, allowed: int | None = None
+) -> int:
+    """The place that is `allowed`, else the interval's where it has two ends; never more than
+    `digits` significant digits.
+    """
     most = significant_place(value, digits)
-    if low is None or high is None:
-        return most
-    allowed = place_of((high - low) / 2)
+    if allowed is None and low is not None and high is not None:
+        allowed = place_of((high - low) / 2)
     return most if allowed is None else min(allowed, most)
 
 
@@ -162,10 +165,7 @@ def quantity(
         return share(value) if unit else share(value).removesuffix(" %")
     low, high = interval or (None, None)
     shown = value * scale.factor
-    if place is None:
-        place = _place(shown, _times(low, scale), _times(high, scale), digits)
-    else:
-        place = min(place, significant_place(shown, digits))
+    place = _place(shown, _times(low, scale), _times(high, scale), digits, place)
     if scale is PLAIN and float(value).is_integer():
         place = 0
     text = fixed(shown, place)
@@ -193,11 +193,8 @@ def bounds(
     if scale.unit == "%":
         shown = ["" if end is None else share(end).removesuffix(" %") for end in (low, high)]
     else:
-        number = value * scale.factor
-        if place is None:
-            place = _place(number, _times(low, scale), _times(high, scale), _DIGITS)
-        else:
-            place = min(place, significant_place(number, _DIGITS))
+        ends = _times(low, scale), _times(high, scale)
+        place = _place(value * scale.factor, *ends, _DIGITS, place)
         shown = ["" if end is None else fixed(end * scale.factor, place) for end in (low, high)]
     reason = f"not measurable with {count(samples)} requests" if samples else "not measurable"
     left, right = (text or reason for text in shown)

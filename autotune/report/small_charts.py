@@ -288,7 +288,7 @@ def _knob_panel(view: StudyView, name: str, values: Sequence[Json]) -> Markup:
         for trial in sorted(_with_value(view, name, value), key=lambda t: DRAWN[mark_of(view, t)]):
             goal, kind = view.goal(trial), mark_of(view, trial)
             if goal is None:
-                plot.rug(index, tip(view, trial), "ended" if kind == "ended" else "failed")
+                plot.rug(index, tip(view, trial), kind)
             else:
                 plot.mark(kind, index, goal * scale.factor, tip(view, trial))
     title = f"{goal_label(view)} by {name}"

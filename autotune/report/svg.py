@@ -163,8 +163,11 @@ class Plot:
         self.raw(f'<g class="mark {kind}">{title}{_SHAPES[kind](px, py)}</g>')
 
     def rug(self, x: float, tip: str, kind: Mark = "failed") -> None:
-        """A trial without a value: a triangle between the data and the axis line."""
-        self.mark_at(kind, self.x.at(x), self.floor - 9, tip)
+        """A trial without a value: a triangle between the data and the axis line, `failed` unless
+        it was `ended`.
+        """
+        shown: Mark = "ended" if kind == "ended" else "failed"
+        self.mark_at(shown, self.x.at(x), self.floor - 9, tip)
 
     def line(self, points: Sequence[tuple[float, float]], css: str) -> None:
         """A straight-line path through data points."""

@@ -110,8 +110,8 @@ def compare_rows(view: StudyView) -> list[CompareRow]:
                 label=metric_label(row.metric),
                 definition=row.metric.title,
                 anchor=row.metric.family,
-                today=quantity(row.today, scale, row.today_interval, place=place),
-                new=quantity(row.new, scale, row.new_interval, place=place),
+                today=quantity(row.today, scale, place=place),
+                new=quantity(row.new, scale, place=place),
                 today_range=bounds(
                     row.today, scale, row.today_interval, samples=samples[0], place=place
                 ),

@@ -40,7 +40,7 @@ def check_unedited(directory: StudyDirectory, limits: Mapping[str, Json] = _NONE
         return
     then, now = _dotted(then), _dotted(now)
     changes = list(_changes(then, now))
-    if changes and not (limits and _says(limits, then, now)):
+    if changes and not _says(limits, then, now):
         raise InputError(
             message=f"{path} was changed after the study had begun",
             problems=[Problem(message=change) for change in changes],
